@@ -100,9 +100,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for what, seconds, num_bytes in series:
         print(f"| {what} | {seconds * 1000:.0f} ms | {num_bytes / 1000:.0f} kB |")
     browser = statistics.median(opening.browser_seconds for opening in openings)
-    print(
-        f"\nan opening: {len(openings[-1].transfers)} requests; processor time {browser:.2f} s in the browser's first"
-    )
+    num = len(openings[-1].transfers)
+    print(f"\nan opening: {num} requests; processor time {browser:.2f} s in the browser's first")
     print(f"seconds, and {served / asked.times:.2f} s in the daemon, reports of {asked.ranks} ranks included")
     for transfer in sorted(openings[-1].transfers, key=lambda t: -t["responseEnd"])[: asked.slowest]:
         print(f"{transfer['startTime']:7.0f} to {transfer['responseEnd']:7.0f} ms {transfer['name']}")

@@ -40,7 +40,8 @@ class Guard:
         """Called once, after too many failures."""
         self._logged: set[tuple[str, type[BaseException]]] = set()
         self.num_failures = 0
-        self._is_tripped = False
+        self.is_tripped = False
+        """Whether the agent has switched itself off."""
         self.is_off = False
         """Whether protected functions do nothing: tripped, or paused."""
         self.seconds = 0.0
@@ -48,14 +49,9 @@ class Guard:
         self.slowest = 0.0
         """The longest a single call has taken."""
 
-    @property
-    def is_tripped(self) -> bool:
-        """Whether the agent has switched itself off."""
-        return self._is_tripped
-
-    @is_tripped.setter
-    def is_tripped(self, value: bool) -> None:
-        self._is_tripped = self.is_off = value
+    def switch_off(self) -> None:
+        """For good."""
+        self.is_tripped = self.is_off = True
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -64,7 +60,7 @@ class Guard:
         try:
             yield
         finally:
-            self.is_off = was_off or self._is_tripped
+            self.is_off = was_off or self.is_tripped
 
     def protect(self, where: str, function: Callable[..., Any]) -> "Protected":
         """The same function, but it returns None after a failure, and does nothing once tripped."""
@@ -78,7 +74,7 @@ class Guard:
             self._logged.add(kind)
             logger.warning("caboose: %s failed, training continues without it: %r", where, error)
         if self.num_failures >= MAX_FAILURES and not self.is_tripped:
-            self.is_tripped = True
+            self.switch_off()
             logger.warning("caboose: switched itself off after %d failures", self.num_failures)
             try:
                 self.on_trip()

@@ -453,7 +453,7 @@ class Monitor:
         """In a forked child: the socket and the reports belong to the parent."""
         self._is_closed = True
         self._build_later = None
-        self.guard.is_tripped = True
+        self.guard.switch_off()
         if self._session is not None:
             self._session.abandon()
 

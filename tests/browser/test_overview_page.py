@@ -57,7 +57,7 @@ def test_jobs_are_found_and_opened_with_the_keyboard(daemon: DaemonProcess, page
     page.goto(f"{daemon.url}?jobs")
     expect(row(page, names[2])).to_be_visible()
     page.keyboard.press("/")
-    expect(page.get_by_label("Filter", exact=True).last).to_be_focused()
+    expect(page.locator("#jobs-filter")).to_be_focused()
     page.keyboard.type(f"{job}-")
     expect(page.locator(".job-row")).to_have_count(3)
     page.keyboard.press("ArrowDown")

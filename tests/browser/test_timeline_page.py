@@ -50,6 +50,7 @@ def test_bars_lie_where_the_incidents_were_and_lead_to_their_cards(
     told = {i["number"]: i for i in daemon.get(f"/api/v1/jobs/{story}/incidents")["incidents"]}
     assert [(i["onset_step"], i["is_open"]) for _, i in sorted(told.items())] == [(41, False), (500, True)]
     page.goto(f"{daemon.url}?job={story}")
+    page.wait_for_function("() => document.getElementById('loss-chart').data")  # the bars lie within all steps
     expect(page.locator(".bar-mark")).to_have_count(2)
     expect(bar(page, 1)).to_have_attribute("data-open", "false")
     expect(bar(page, 2)).to_have_attribute("data-open", "true")

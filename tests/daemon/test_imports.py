@@ -72,3 +72,15 @@ def test_any_other_missing_module_is_not_blamed_on_the_extra() -> None:
 
     assert ended.returncode == 1
     assert "ModuleNotFoundError" in ended.stderr
+
+
+def test_a_production_rank_loads_neither_plots_nor_the_tools_of_before_the_run() -> None:
+    code = (
+        "import caboose\n"
+        "found = [name for name in sys.modules if name.startswith(('matplotlib', 'plotly', 'caboose_plots', "
+        "'caboose.trials', 'caboose.checklist', 'caboose.hunting'))]\n"
+        "assert not found, found"
+    )
+    ended = run_without(code=code)
+
+    assert ended.returncode == 0, ended.stderr

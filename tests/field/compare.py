@@ -159,18 +159,17 @@ def _mean(values: list[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def logged_losses(work: Path, where: tuple[str, str]) -> list[float]:
-    """What the script itself logged as the loss of each step."""
+def logged_losses(work: Path, where: tuple[str, str]) -> list[str]:
+    """What the script itself logged as the loss of each step, with the digits that it printed."""
     pattern, loss = where
-    return [float(each) for path in sorted(work.glob(pattern)) for each in re.findall(loss, path.read_text())]
+    return [each for path in sorted(work.glob(pattern)) for each in re.findall(loss, path.read_text())]
 
 
-def right_numbers(
-    journal: list[dict[str, Any]], steps: list[dict[str, Any]], logged: Sequence[float] = ()
-) -> list[str]:
+def right_numbers(journal: list[dict[str, Any]], steps: list[dict[str, Any]], logged: Sequence[str] = ()) -> list[str]:
     """One sentence per kind of number: right, or how it is wrong."""
     for step, loss in zip(steps, logged, strict=False):
-        step["logged"] = loss
+        step["logged"] = float(loss)
+        step["logged_error"] = 0.51 * 10.0 ** -len(loss.partition(".")[2])
     if not journal:
         return [f"no step reported of {len(steps)}"]
     found = [f"steps {len(journal)} of {len(steps)}"]
@@ -187,8 +186,8 @@ def _agreement(title: str, pairs: Any, kinds: tuple[str, ...], column: str) -> s
         return f"{title} not reported"
     best = ""
     for kind in kinds:
-        compared = [(value, other[kind]) for value, other in known if other.get(kind) is not None]
-        wrong = [(i, v, t) for i, (v, t) in enumerate(compared) if not _close(v, t)]
+        compared = [(v, o[kind], o.get(f"{kind}_error", 0.0)) for v, o in known if o.get(kind) is not None]
+        wrong = [(i, v, t) for i, (v, t, error) in enumerate(compared) if not _close(v, t, error)]
         if compared and not wrong:
             share = "" if len(known) == len(pairs) else f" ({len(known)} of {len(pairs)} steps)"
             return f"{title} right{'' if kind == kinds[0] else f' ({kind})'}{share}"
@@ -199,5 +198,5 @@ def _agreement(title: str, pairs: Any, kinds: tuple[str, ...], column: str) -> s
     return best or f"{title} not recorded"
 
 
-def _close(value: float, true: float) -> bool:
-    return (math.isnan(value) and math.isnan(true)) or abs(value - true) <= 2e-4 * max(abs(true), 1e-6)
+def _close(value: float, true: float, error: float) -> bool:
+    return (math.isnan(value) and math.isnan(true)) or abs(value - true) <= 2e-4 * max(abs(true), 1e-6) + error

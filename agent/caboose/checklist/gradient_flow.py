@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from caboose.checklist.flight import Flight, number
 from caboose.checklist.verdict import CheckResult, failed, passed, warned
+from caboose.trials.orientation import GRADIENT_NORM
 
 ASKS = "Does every layer get a gradient?"
 ASKED = frozenset({"__get__", "size", "dim", "numel", "is_floating_point", "is_complex", "stride", "get_device"})
@@ -97,7 +98,8 @@ def run(flight: Flight) -> CheckResult:
     sizes = [look.rms for look in looks if look.verdict in ("ok", "large", "small")]
     return passed(
         measured,
-        f"root mean square {number(min(sizes))} to {number(max(sizes))}{frozen}"
+        f"root mean square {number(min(sizes))} to {number(max(sizes))}; norm {number(flight.inspection.total_norm)} "
+        f"in all ({GRADIENT_NORM[0]:g} to {GRADIENT_NORM[1]:g} is usual){frozen}"
         if sizes
         else f"nothing is trained{frozen}",
     )

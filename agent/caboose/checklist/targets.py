@@ -7,6 +7,7 @@ import torch
 from caboose.checklist.flight import Flight, number
 from caboose.checklist.verdict import CheckResult, failed, passed, skipped, warned
 from caboose.trials.batches import parted
+from caboose.trials.mixing import are_sorted
 
 ASKS = "Are the targets finite and in range?"
 
@@ -38,9 +39,10 @@ def run(flight: Flight) -> CheckResult:
             f"{whole.numel()} targets of {len(flight.batches)} batches are all {low}",
             "shuffle: the data seem to be sorted by class",
         )
-    kinds = [frozenset(part.tolist()) for part in parts]
-    if len(parts) > 1 and all(len(kind) == 1 for kind in kinds) and parts[0].numel() > 1:
-        return warned(measured, "every batch holds one class only", "shuffle: the data seem to be sorted by class")
+    if are_sorted(parts):
+        is_pure = all(len(torch.unique(part)) == 1 for part in parts)
+        says = "every batch holds one class only" if is_pure else "most batches hold one class, or few of them"
+        return warned(measured, says, "shuffle: the data seem to be sorted by class")
     if top > 0.95 and num_seen > 1:
         return warned(
             measured, f"{top:.0%} of the targets are one class", "weigh the classes, and do not judge by accuracy"

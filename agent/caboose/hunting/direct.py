@@ -9,6 +9,7 @@ from caboose.hunting.hunter import Hunter
 from caboose.hunting.result import HuntResult
 from caboose.hunting.running import LossFunction
 from caboose.trials import supported
+from caboose.trials.progress import ProgressLine
 from caboose.trials.sources import BatchSource, as_loader
 
 
@@ -25,6 +26,7 @@ def hunt_nan(
     batch: Any,
     *,
     optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] = (),
+    progress: bool | None = None,
 ) -> HuntResult:
     """Runs a batch with every module and operation watched, and names the number that became NaN or infinite first.
 
@@ -36,5 +38,11 @@ def hunt_nan(
     supported.check_arguments("hunt_nan", model, loss, optimizers)
     with BatchSource("hunt_nan", as_loader(batch), "batch") as source:
         first = source.take(1)[0]
+    with ProgressLine(1, is_shown=progress) as bar:
+        bar.show("running the batch with every operation watched")
+        return _hunted(model, optimizers, loss, first)
+
+
+def _hunted(model: torch.nn.Module, optimizers: Sequence[Any], loss: LossFunction | None, first: Any) -> HuntResult:
     hunter = Hunter(model, optimizers, rank=0, is_kept=False, report=lambda _: None, is_logged=False)
     return hunter.hunt_now(0, loss, first, _NoBatches())

@@ -27,6 +27,7 @@ from caboose.hunting.running import Again, LossFunction, RerunResult, backward, 
 from caboose.hunting.samples import part_of, search
 from caboose.hunting.tracing import Alone, Trace
 from caboose.tensors.shards import is_fsdp
+from caboose.trials.batches import parted
 
 MAX_SECONDS = 60.0
 """No further run is started after that."""
@@ -202,11 +203,24 @@ def _run(
             found = _of_buffers(found, bad_buffers)
         if trouble and found.where != "input":
             found = _noted(found, trouble)
+        if found.where in ("output", "loss", "backward"):
+            found = _noted(found, _ranges(again, outcome))
         if outcome.loss is None and found.where != "input":
             found = _noted(found, "the loss itself was not run: no loss_fn, so the backward began at the outputs' sum")
         if found.where in ("output", "loss", "backward") and not found.samples and has_time():
             found = replace(found, samples=_search(kept, again, device, found, has_time))
     return found
+
+
+def _ranges(again: Again, outcome: RerunResult) -> str:
+    """The finite range of the targets and of the outputs: a label out of range and a huge logit show here."""
+    parts = []
+    targets = parted(again.batch)[1] if again.batch is not None else None
+    for name, found in (("targets", targets), ("outputs", next(iter(outcome.outputs), None))):
+        values = found.detach()[torch.isfinite(found.detach())] if found is not None else torch.zeros(0)
+        if values.numel():
+            parts.append(f"{name} from {float(values.min()):.4g} to {float(values.max()):.4g}")
+    return ", ".join(parts)
 
 
 def _gradients(model: torch.nn.Module, outcome: RerunResult) -> tuple[dict[str, torch.Tensor], str]:
@@ -310,4 +324,4 @@ def _search(
 
 
 def _noted(found: HuntResult, note: str) -> HuntResult:
-    return found if note in found.notes else replace(found, notes=(*found.notes, note))
+    return found if not note or note in found.notes else replace(found, notes=(*found.notes, note))

@@ -3,9 +3,10 @@
 Design
 ------
 The graph of a loss is walked from its root when its backward begins, over at most `MAX_NODES` nodes, on the host alone.
-That is done for the first `LEARNED` losses of each place in the user's code; afterwards the place is known. A place
-that reached different optimizers (one line in a loop over models) tells nothing: such a loss belongs to whichever of
-them steps next. So does one whose graph shows no parameter, as behind a reentrant checkpoint or in FSDP2.
+That is done for the first `LEARNED` losses of each place in the user's code; afterwards the place is known, until an
+optimizer that is not watched steps, for which that leaves no loss. A place that reached different optimizers (one line
+in a loop over models) tells nothing: such a loss belongs to whichever of them steps next. So does one whose graph shows
+no parameter, as behind a reentrant checkpoint or in FSDP2.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -45,11 +46,16 @@ class LossOwners:
         self._held = None
         self._places.clear()
 
-    def reach(self, roots: Iterable[Any], site: Site) -> Reach | None:
-        """The optimizers that the loss at this place reaches; None where that is not known."""
+    def unlearn(self, site: Site) -> None:
+        """This place is for others too: it tells nothing."""
+        if site in self._places:
+            self._places[site].reach = None
+
+    def reach(self, roots: Iterable[Any], site: Site) -> tuple[Reach | None, bool]:
+        """The optimizers that the loss at this place reaches (None where that is not known); whether that was seen."""
         place = self._places.get(site)
         if place is not None and (place.num_seen >= LEARNED or place.reach is None):
-            return place.reach
+            return place.reach, False
         if self._held is None:
             self._held = self._holders()
         found = _walk(roots, self._held)
@@ -59,7 +65,7 @@ class LossOwners:
                 place.reach = None
         elif len(self._places) < MAX_SITES:
             self._places[site] = _Place(found)
-        return found
+        return found, True
 
 
 def _walk(roots: Iterable[Any], held: Mapping[int, Reach]) -> Reach | None:

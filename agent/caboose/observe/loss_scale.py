@@ -138,7 +138,7 @@ class StepLoss:
         """The mean of the micro-batches, without what they were scaled by."""
         counts = [scale.count for scale in scales if scale.count is not None]
         if losses and len(counts) == len(losses):
-            return _sum(losses) / _sum(counts)
+            return _sum(losses) / _sum(counts).clamp(min=1.0)  # a sign or a flag counts nothing
         number = len(losses)
         are_shares = number > 1 and (self._are_shares(scales) or _add_up_to_one(scales))
         if number > 1 and all(scale.is_divided_by(number) for scale in scales):
@@ -157,6 +157,8 @@ class StepLoss:
         total, before = totals[0], self._last_total
         self._last_total = total  # kept, so that no other tensor gets its place in memory
         if total.device.type == "cpu":
+            if not float(total).is_integer():
+                return False
             items = [scale.num_items for scale in scales if scale.num_items is not None]
             if items and float(total) in items:
                 return False

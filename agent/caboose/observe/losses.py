@@ -53,6 +53,8 @@ class MicroBatch:
     """Where in the user's code, where several models are trained."""
     reach: frozenset[int] | None = None
     """The optimizers whose parameters it reaches, by their keys; None where that is not known."""
+    is_seen: bool = True
+    """Whether its own graph shows that, and not those of earlier losses from that place."""
     takers: set[int] = field(default_factory=set)
     """The parts that it was a loss of."""
     num_boundaries: int = 0
@@ -143,6 +145,8 @@ class BackwardLosses:
     def settle(self, part: int, optimizers: frozenset[int]) -> tuple[torch.Tensor | None, bool]:
         """An optimizer of this part has stepped: the loss that this step minimised, and whether it is of it alone."""
         reaching = [one for one in self._seen if one.reach is None or not optimizers.isdisjoint(one.reach)]
+        if part < 0 and not reaching:  # of an optimizer that is not watched
+            reaching = self._misplaced()
         chosen = [one for one in reaching if not one.takers]
         is_own = bool(chosen)
         if not chosen:
@@ -151,6 +155,15 @@ class BackwardLosses:
             one.takers.add(part)
         self._scaled.clear()
         return _objective(chosen), is_own
+
+    def _misplaced(self) -> list[MicroBatch]:
+        """An optimizer stepped that no loss was for: those of places that were taken to be for others alone."""
+        found = [one for one in self._seen if not one.is_seen and not one.takers]
+        for one in found:
+            one.reach = None
+            if self.owners is not None:
+                self.owners.unlearn(one.site)
+        return found
 
     def end_step(self) -> None:
         """A step has ended: drops losses that were taken, and those that no optimizer came for."""
@@ -223,7 +236,7 @@ class BackwardLosses:
             one = MicroBatch(torch.stack([p.loss for p in parts]).sum(), one.scale)
         if self.owners is not None:
             one.site = site_of(sys._getframe(1))
-            one.reach = self.owners.reach(listed, one.site)
+            one.reach, one.is_seen = self.owners.reach(listed, one.site)
         self._seen.append(one)
 
     def _engine_began(self, engine: Any, loss: Any, is_divided: bool | None) -> None:

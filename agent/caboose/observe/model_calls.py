@@ -113,7 +113,7 @@ class LastCall:
     def call(
         self, module: torch.nn.Module, pass_on: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        if id(module) not in _paused:
+        if not _paused or id(module) not in _paused:
             self.args = args
         return pass_on(*args, **kwargs)
 

@@ -11,7 +11,7 @@ logarithm of the rate, before its lowest point; if it never falls by more than i
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ import numpy as np
 import torch
 
 from caboose.trials import plots
+from caboose.trials.batches import parted
+from caboose.trials.mixing import are_sorted
 from caboose.trials.overfit import set_lr
 from caboose.trials.progress import ProgressLine
 from caboose.trials.sources import BatchSource
@@ -30,6 +32,9 @@ ONLINE = 0.9
 WINDOW = 0.04
 """Width of the centred window (standard deviation of a bell), as a share of the steps."""
 MIN_STEPS = 20
+MAX_SEEN = 100
+"""Batches whose targets are looked at."""
+SORTED = "the batches are sorted by class, so the curve is not that of a shuffled run: shuffle, and repeat it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +129,7 @@ def find_lr(
         ratios = [rate / current if current > 0 else 1.0 for rate in own]
         rates: list[float] = []
         losses: list[float] = []
+        seen: list[torch.Tensor] = []
         mean, lowest = 0.0, math.inf
         why = ""
         batches = source.endlessly()
@@ -133,7 +139,11 @@ def find_lr(
                 rate = start * (end / start) ** (step / (num_steps - 1))
                 for group, ratio in zip(groups, ratios, strict=True):
                     set_lr(group, rate * ratio)
-                loss = trial.backward(trial.ranks.together(lambda: next(batches)))
+                batch = trial.ranks.together(lambda: next(batches))
+                targets = parted(batch, split)[1]
+                if targets is not None and len(seen) < MAX_SEEN:
+                    seen.append(targets.detach().cpu())
+                loss = trial.backward(batch)
                 if not math.isfinite(loss):
                     why = f"the loss was {loss} at {rate:.2g}"
                     break
@@ -148,7 +158,8 @@ def find_lr(
                 lowest = min(lowest, steady)
                 trial.step()
                 bar.show(f"learning rate {rate:.1e}: loss {loss:.4g}", 1)
-        return read(rates, losses, current=current, why=why)
+        found = read(rates, losses, current=current, why=why)
+        return replace(found, says=f"{found.says}; {SORTED}") if are_sorted(seen) else found
 
 
 def read(rates: Sequence[float], losses: Sequence[float], *, current: float, why: str = "") -> RangeTest:

@@ -16,6 +16,7 @@ from pydantic import Field
 from caboose_daemon.assistant import (
     comparing,
     curve_answers,
+    history_answers,
     incident_answers,
     job_answers,
     knowledge_answers,
@@ -189,9 +190,9 @@ class Reading:
         cause: Annotated[str, Field(description="Only with this likeliest cause", max_length=64)] = "",
         since_hours: Annotated[float | None, Field(ge=0)] = None,
         offset: Offset = 0,
-    ) -> incident_answers.History:
+    ) -> history_answers.History:
         """Past incidents of all jobs with their causes and what resolved them, the newest first."""
-        return incident_answers.history(
+        return history_answers.history(
             self._client, for_rows("history"), job=job, rule=rule, cause=cause, since_hours=since_hours, offset=offset
         )
 

@@ -6,8 +6,9 @@ Naive Bayes with few, round weights. Every cause starts with the same odds, less
 multiplies them. Each reported member that it does not explain divides them, and so does having no evidence for it;
 otherwise fifty causes that are merely possible would crowd out the unknown. "Unknown" is a cause like the others that
 explains everything and has no evidence: so a confidence can be high only where specific evidence supports a cause, and
-all confidences add up to 1 with the unknown. Causes below 2 % are not shown. What is shown is calibrated at last (see
-`calibration`), which changes no order.
+all confidences add up to 1 with the unknown. Causes below 2 % are not shown, nor are those that nothing speaks for: a
+list of what is merely possible is an invitation to trial and error, and their share belongs to the unknown. What is
+shown is calibrated at last (see `calibration`), which changes no order.
 
 What a cause explains is a list of its usual symptoms, not of all. A cause none of whose symptoms was reported competes
 too, if one strong piece of evidence supports it and the incident is about numbers, as the cause is: a learning rate
@@ -74,12 +75,16 @@ def _is_due(incident: Incident, step: int) -> bool:
     return step - incident.opened_step >= 2 * max(FIRST_REPEAT, age)
 
 
-def diagnose(case: Case, causes: Iterable[Cause] = CAUSES) -> Diagnosis:
-    """The likely causes of the case's incident, with confidences."""
+def diagnose(case: Case, causes: Iterable[Cause] = CAUSES, *, with_possible: bool = False) -> Diagnosis:
+    """The likely causes of the case's incident, with confidences.
+
+    `with_possible` lists those that nothing speaks for as well: hypotheses, for somebody who is asked about them.
+    """
     weighed = [(cause, evidence, score) for cause in causes for evidence, score in _weigh(cause, case)]
     odds = [math.exp(min(score, 30.0)) for _, _, score in weighed]
     total = 1.0 + sum(odds)
     ranked = sorted(zip(odds, weighed, strict=True), key=lambda pair: -pair[0])
+    supported = [(odd, found) for odd, found in ranked if with_possible or any(e.weight > 0 for e in found[1])]
     shown = [
         RankedCause(
             id=cause.id,
@@ -89,7 +94,7 @@ def diagnose(case: Case, causes: Iterable[Cause] = CAUSES) -> Diagnosis:
             evidence_against=tuple(e.text for e in sorted(evidence, key=lambda e: e.weight) if e.weight < 0),
             advice=cause.advise(case),
         )
-        for odd, (cause, evidence, _) in ranked[:MAX_CAUSES]
+        for odd, (cause, evidence, _) in supported[:MAX_CAUSES]
         if odd / total >= MIN_CONFIDENCE
     ]
     remaining, refusals = refuse(case, shown)

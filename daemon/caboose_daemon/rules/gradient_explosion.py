@@ -6,8 +6,8 @@ Healthy norms differ by orders of magnitude between models, and between a mean a
 judged against its own history, in logarithms: by scales of its recent scatter, by its own outliers (the baseline's
 tail), and by ratio. A norm that at least doubles on each of three consecutive steps needs no history: that is how a
 blow-up starts, also in a run that was attached to in the middle. Between two norms that are some steps apart it must
-have doubled at each of these steps. Where there is history, the doublings must exceed the run's own outliers. Without
-history the norm alone never pages.
+have doubled at each of these steps; where many lie between them, a high norm counts only with a high loss. Where
+there is history, the doublings must exceed the run's own outliers. Without history the norm alone never pages.
 
 One high norm is one batch, which clipping handles: an info, unless it is `outlier_ratio` times the level. A norm that
 stays high, keeps doubling or is that high is a warning. It is critical when the loss is above its level too, or when
@@ -29,6 +29,8 @@ from caboose_daemon.steps.view import JobView
 DOUBLED = math.log(2.0)
 SOLVED = 0.01
 """Share of its first loss below which a run has solved its task: its gradients are those of a few samples."""
+MAX_GAP = 4
+"""Steps since the last norm, above which a rise is no jump: where norms are taken rarely, the loss must tell."""
 MIN_SCALE = 0.05
 """Smallest scale of the norm's logarithm: the level is not taken to be known to better than 5 %."""
 
@@ -98,11 +100,14 @@ class GradientExplosion(Rule[GradientExplosionConfig]):
             return None  # NaN and infinity are non_finite's; an exact zero is no explosion
         value = math.log(norm)
         is_doubled = value - self._last >= DOUBLED * max(1, self._num_since)
+        is_after_gap = self._num_since > MAX_GAP
         self._num_doubled = self._num_doubled + 1 if is_doubled else 0
         before, self._last, self._num_since = self._last, value, 0
         is_high = self._is_high(value)
         is_doubling = self._is_doubling(value) and "startup" not in view.regime.active
         is_loss_high = self._is_loss_high(step.finite_loss)
+        if is_after_gap and is_high and not (self._lasting.is_open or is_doubling or is_loss_high):
+            is_high = False  # a norm may grow tenfold over dozens of steps as a run begins to learn
         if not self._lasting.is_open:
             self._is_known = self._norm.is_ready
             self._level, self._scale = self._norm.level, self._norm.scale

@@ -44,6 +44,8 @@ SAMPLED_STEPS = 100
 WARMUP_SHARE = 0.25
 """Share of a log from which the level is learned, at most."""
 LEAST_WARMUP = 10
+FEW_HIGH = 0.1
+"""Share of the peak's height below which the typical step of a live run's spike is a usual one."""
 LAST = 9
 """Losses of a spike whose median shows how high it stays."""
 SHORT = 2.0
@@ -220,6 +222,8 @@ class LossSpike(Rule[LossSpikeConfig]):
             return Severity.CRITICAL
         if height < self.config.warning_share * self._progress.gained(episode.level):
             return Severity.INFO
+        if episode.is_live and stays_high < FEW_HIGH * height:
+            num = min(num, 1)  # odd batches among usual ones
         is_tall = height > (self.config.outlier_ratio - 1.0) * self._progress.size(episode.level)
         if episode.is_live:
             is_tall &= height > self.config.undone_at_once * self._progress.gained(episode.level)

@@ -164,7 +164,10 @@ class Plateau(Rule[PlateauConfig]):
         classes = view.setting("num_classes")
         # A fine-tuned model starts far below chance, near its end: where chance is known, that is the start.
         start = max(self._first if self._is_start_seen else 0.0, math.log(classes) if classes is not None else 0.0)
-        if start <= 0 or line.level < self.config.near_start * start or self._is_flat_since_start(start):
+        if start <= 0 or line.level < self.config.near_start * start:
+            return ""
+        # A first loss that is worse than chance is that of an odd batch, or of odd weights: falling to it is no start.
+        if self._is_flat_since_start(start if classes is None else min(start, math.log(classes))):
             return ""
         if self._start_norm and self._norm < self.config.gone_gradient * max(self._start_norm):
             fall = f"from {max(self._start_norm):.2g} to {self._norm:.2g}"

@@ -372,6 +372,19 @@ def test_of_a_phase_with_several_optimizers_what_was_not_seen_is_stated(
     assert f"the first {PATIENCE} steps" in listening.hellos[-1].blind["first_steps"]
 
 
+def test_models_that_are_trained_an_epoch_each_in_turn_have_their_losses(listening: Collector) -> None:
+    """As the folds of a cross-validation, in one line of the script; the phases are shorter than the patience."""
+    models = [torch.nn.Linear(4, 1) for _ in range(3)]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+    for _ in range(2):
+        for model, optimizer in zip(models, optimizers, strict=True):
+            phase(model, optimizer, 14)
+    reports = listening.wait_for(StepReport, 30)
+    late = [r.loss for r in reports[14:]]
+    assert late
+    assert None not in late
+
+
 def test_an_optimizer_whose_step_raised_does_not_hide_those_that_follow(
     network: torch.nn.Module, listening: Collector
 ) -> None:

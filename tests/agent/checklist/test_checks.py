@@ -690,3 +690,23 @@ def test_what_is_skipped_is_dimmed_with_its_fix() -> None:
 def test_an_unknown_check_is_named() -> None:
     with pytest.raises(ValueError, match="no check 'overfit'; there are activation_variance"):
         sick().report("overfit")
+
+
+def test_healthy_ranges_stand_beside_the_numbers() -> None:
+    found = sick().report("gradient_flow", "loss_falls")
+    assert "in all (0.1 to 10 is usual)" in found["gradient_flow"].says
+    assert "of the weights (0.001 is usual)" in found["loss_falls"].says
+
+
+def test_an_explosion_of_all_layers_is_warned_of() -> None:
+    found = sick(loss_fn=lambda m, b: 1e8 * F.cross_entropy(m(b[0]), b[1])).report("gradient_flow")
+    assert found["gradient_flow"].grade == "warn"
+    assert "exploding: the gradient norm of the whole model" in found["gradient_flow"].says
+
+
+def test_a_single_input_far_out_is_warned_of() -> None:
+    inputs, targets = the_inputs(20_000)
+    inputs[77, 3] = 150.0
+    found = sick(train=DataLoader(TensorDataset(inputs, targets), batch_size=4096)).report("inputs")
+    assert found["inputs"].grade == "warn"
+    assert "1 of 160000 inputs are beyond 100, the farthest is 150" in found["inputs"].says

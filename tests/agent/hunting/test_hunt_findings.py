@@ -162,6 +162,13 @@ def log_of_negatives(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tenso
     return torch.log(-(model(batch).abs() + 1).mean())
 
 
+def test_the_ranges_of_targets_and_outputs_are_noted(hunting: Callable[..., HuntResult]) -> None:
+    targets = torch.linspace(-3, 5, 12).reshape(6, 2)
+    found = hunting(a_model(), (a_batch(), targets), lambda outputs, targets: (outputs - targets).sum().sub(1e9).log())
+    assert (found.where, found.operation) == ("loss", "log")
+    assert found.notes[0].startswith("targets from -3 to 5, outputs from ")
+
+
 def test_a_root_of_zero_in_every_row_is_no_samples_fault(hunting: Callable[..., HuntResult]) -> None:
     def distance(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
         out = model(batch)
@@ -197,7 +204,7 @@ def test_a_constant_that_is_not_finite_leaves_no_broken_sentence(hunting: Callab
     found = hunting(a_model(), a_batch(16), lambda model, batch: (model(batch) * constant).mean())
     assert (found.where, found.module, found.samples) == ("loss", "", ())
     assert found.summary == "rank 0, step 0: the loss"
-    assert "holds a constant that is not finite" in found.notes[-1]
+    assert "holds a constant that is not finite" in found.notes[0]
 
 
 def test_a_logarithm_of_zero_in_the_loss_is_named_with_its_line(hunting: Callable[..., HuntResult]) -> None:

@@ -124,16 +124,18 @@ def test_shares_of_few_valid_tokens_are_known_once_their_number_changes(
             assert found == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("how", ["sum over its own elements", "weight", "weight of a tensor"])
+@pytest.mark.parametrize("how", ["sum over its own elements", "weight", "weight that changes", "weight of a tensor"])
 def test_what_is_no_count_of_the_step_stays(losses: BackwardLosses, model: torch.nn.Module, how: str) -> None:
     """The micro-batches' mean is reported, as they were given to backward."""
     weight = torch.tensor(0.3)
-    for _ in range(3):
+    for step in range(3):
         own = []
         for _ in range(2):
             inputs, targets = batch(8)
             if how == "sum over its own elements":
                 loss = (model(inputs) ** 2).sum() / (8 * CLASSES)
+            elif how == "weight that changes":
+                loss = F.cross_entropy(model(inputs), targets) / (2.5 + step / 7)
             elif how == "weight":
                 loss = F.cross_entropy(model(inputs), targets) / 2.5
             else:
@@ -173,6 +175,21 @@ def test_a_division_by_micro_batches_is_none_by_tokens_where_batches_are_small(
             own.append(loss.item())
             (loss / 4).backward()
         assert taken(losses) == pytest.approx(sum(own) / count, rel=1e-5)
+
+
+@NUMBERS
+@pytest.mark.parametrize("factor", [-1, 0])
+def test_a_sign_or_a_flag_is_no_number_of_tokens(
+    losses: BackwardLosses,
+    model: torch.nn.Module,
+    as_count: Callable[[torch.Tensor], int | torch.Tensor],
+    factor: int,
+) -> None:
+    """What is maximised is multiplied by -1, a batch that does not count by 0: neither gives another sign, or a NaN."""
+    inputs, targets = batch(8)
+    loss = as_count(torch.tensor(factor)) * F.cross_entropy(model(inputs), targets)
+    loss.backward()
+    assert taken(losses) == pytest.approx(loss.item(), rel=1e-6)
 
 
 def test_what_hooks_keep_is_left_to_the_backward_pass(losses: BackwardLosses, model: torch.nn.Module) -> None:

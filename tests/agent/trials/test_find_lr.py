@@ -95,3 +95,15 @@ def test_options_out_of_range_are_refused(options: dict[str, float], says: str) 
     model, batches = a_problem()
     with pytest.raises(ValueError, match=says):
         caboose.find_lr(model, torch.nn.MSELoss(), batches, torch.optim.SGD(model.parameters()), **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("is_sorted", [True, False])
+def test_batches_that_are_sorted_by_class_are_no_fair_test(is_sorted: bool) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4))
+    targets = torch.arange(4).repeat_interleave(32) if is_sorted else torch.randint(0, 4, (128,))
+    inputs = torch.randn(128, 8) + targets[:, None]
+    batches = [(inputs[i : i + 16], targets[i : i + 16]) for i in range(0, 128, 16)]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    found = caboose.find_lr(model, torch.nn.CrossEntropyLoss(), batches, optimizer, num_steps=40)
+    assert ("sorted by class" in found.says) is is_sorted

@@ -277,3 +277,15 @@ def test_goes_on_with_the_same_onset_and_level_after_a_restart() -> None:
     episode = watched.only()
     assert (episode.last.onset_step, episode.last.state, episode.severity) == (100, "resolved", "critical")
     assert episode.last.values["peak"] == 20.0
+
+
+def test_a_norm_that_grew_over_steps_on_which_nobody_took_it_is_no_jump() -> None:
+    """Norms of every step, then of one in 32: by then the run has begun to learn, and its loss falls."""
+    steps = np.arange(600)
+    norms = np.where(steps < 30, 0.2, 0.9) * np.exp(0.1 * np.random.default_rng(0).standard_normal(600))
+    norms[(steps > 24) & (steps % 32 != 0)] = np.nan
+    losses = noisy(falling(600, 1.6, 0.8, 100), 0.02)
+
+    assert Watch("gradient_explosion").over(views(losses, norms)).is_silent
+    broken = np.where(steps >= 320, 4.0, losses)
+    assert not Watch("gradient_explosion").over(views(broken, np.where(steps >= 320, 50 * norms, norms))).is_silent

@@ -193,3 +193,10 @@ def test_goes_on_with_the_same_onset_after_a_restart() -> None:
 
     assert watched.only().last.onset_step == onset
     assert watched.only().is_open
+
+
+def test_a_fall_from_an_odd_first_batch_to_chance_is_no_improvement() -> None:
+    """What never fell below chance is not_learning's, whatever the first losses were."""
+    at_chance = noisy(np.concatenate([flat(5, 1.72), flat(600, 1.6)]), 0.01)
+
+    assert Watch("plateau").over(views(at_chance, lr=np.full(605, 0.01), config={"num_classes": 5})).is_silent

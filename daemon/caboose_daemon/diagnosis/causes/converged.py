@@ -26,6 +26,8 @@ class Converged(Cause):
                 yield supports(FAIR, f"loss is down to {100 * share:.2g} % of its start")
             elif share > HIGH:
                 yield opposes(STRONG, f"loss is still {100 * share:.2g} % of its start")
+        if case.value("metric_divergence", "stalled"):
+            yield opposes(STRONG, "the validation loss still falls: nothing has converged")
         validations = [found.loss for _, found in case.validations]
         if len(validations) >= 4 and level is not None and level > 0:
             last, best = validations[-1], min(validations)

@@ -85,7 +85,7 @@ class Interview:
             self.show("Known from the run: " + ", ".join(f"{name} {value}" for name, value in known.items()))
         case = self._filled(case)
         self._refuse_unknown()
-        diagnosed = msgspec.structs.replace(case.incident, diagnosis=diagnose(case))
+        diagnosed = msgspec.structs.replace(case.incident, diagnosis=diagnose(case, with_possible=True))
         return {
             "job": diagnosed.job,
             "state": "as described" if self.run is None else self.run.state,
