@@ -88,6 +88,13 @@ def test_a_decayed_schedule_shows_in_the_updates_and_without_them_in_the_rate() 
     assert verdicts(run(LOSSES, following(), lr=tenth))["decayed_schedule"] == "undecided"
 
 
+@pytest.mark.parametrize("decayed_at", [600, 1000, 1500, 2500])
+def test_a_schedule_may_have_decayed_long_ago(decayed_at: int) -> None:
+    rates = 1e-3 * np.where(decayed_at > STEPS, 1.0, 1e-5)
+    found = run(LOSSES, following(), lr=rates, updates=lambda step: float(rates[step - 1]))
+    assert verdicts(found)["decayed_schedule"] == "supported"
+
+
 def test_a_low_rate_whose_updates_are_as_large_as_before_has_not_decayed() -> None:
     rates = 1e-3 * np.where(STEPS < 1500, 1.0, 1e-4)
     found = run(LOSSES, following(), lr=rates, updates=lambda step: 1e-3)
