@@ -40,6 +40,8 @@ NEAR_CHANCE = 0.03
 LUCKY = 0.05
 """By how much the accuracy of a guess may exceed 1 / classes."""
 FIRST_STEPS = 5
+AT_ONCE = 0.5
+"""Share of a rise in one step, and of it some steps later, above which it is a step."""
 FEW_TARGETS = 2
 FEW_SAMPLES = 5
 """Samples before the onset that show how it came to it."""
@@ -432,6 +434,11 @@ class Case:
         before = self.jump[0]
         top = float(later[:FIRST_STEPS].max()) - before
         return (float(np.median(later[FIRST_STEPS:ONSET_POINTS])) - before) / top if top > 0 else None
+
+    @property
+    def is_step_change(self) -> bool:
+        """Whether the loss rose in one step and stayed there for the next few, as on other data."""
+        return self.jump is not None and self.jump[2] > AT_ONCE and (self.sustained or 0.0) > AT_ONCE
 
     @property
     def has_validation(self) -> bool:

@@ -23,6 +23,8 @@ FINE = 11
 RESIDUES = (0.0, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.75, 0.9)
 COMES_BACK = 0.8
 """Probability that a height that heals leaves no residue."""
+FADES = ((math.inf, 0.7), (6.0, 0.3))
+"""What becomes of a residue: it stays, or heals in so many times the duration of the fall; and the probabilities."""
 POWER = 0.3
 """Probability that a height that heals falls by a power of time."""
 HEALS, STAYS, PASSES, RISES = 0.35, 0.03, 0.5, 0.12
@@ -64,26 +66,35 @@ def heals(since: Floats, heights: Floats, scatter: Floats, ahead: Floats, raised
     coarse = np.geomspace(1.0, 2.0 * raised.horizon, num)
     width = math.log(coarse[1] / coarse[0])
     whole = np.concatenate([np.maximum(0.0, since), max(0.0, since[-1]) + ahead])
-    known = len(since)
+    known, span = len(since), float(since[-1] - since[0] + 1.0)
+    later = np.concatenate([np.zeros(known), ahead])
     found = [_fitted(np.ones((1, len(whole))), heights, scatter, np.array([math.log(STAYS)]))]
     for falls, chance in ((_exponential, 1.0 - POWER), (_power, POWER)):
         for residue in RESIDUES:
             prior = COMES_BACK if residue == 0.0 else (1.0 - COMES_BACK) / (len(RESIDUES) - 1)
             density = HEALS * chance * prior / (num * width)
+            for fade, odds in FADES if residue else FADES[:1]:
+                each = density * (odds if residue else 1.0)
 
-            def fit(
-                durations: Floats, each: float, *, r: float = residue, f: Shape = falls, d: float = density
-            ) -> Kind:
-                shape = r + (1.0 - r) * f(whole[None, :] / durations[:, None])
-                return _fitted(shape, heights, scatter, np.full(len(durations), math.log(d * each)))
+                def fit(
+                    durations: Floats,
+                    share: float,
+                    *,
+                    r: float = residue,
+                    f: Shape = falls,
+                    g: float = fade,
+                    d: float = each,
+                ) -> Kind:
+                    shape = (1.0 - r) * f(whole[None, :] / durations[:, None])
+                    shape += r * np.exp(-later[None, :] / (g * np.maximum(durations, span)[:, None]))
+                    return _fitted(shape, heights, scatter, np.full(len(durations), math.log(d * share)))
 
-            rough = fit(coarse, width)
-            best = int(np.argmin(rough[1]))
-            low, high = coarse[max(0, best - 1)], coarse[min(num - 1, best + 1)]
-            fine = np.geomspace(low, high, FINE)
-            is_rest = (coarse < low) | (coarse > high)
-            found.append((rough[0][is_rest], rough[1][is_rest], rough[2][is_rest]))
-            found.append(fit(fine, math.log(high / low) / FINE))
+                rough = fit(coarse, width)
+                best = int(np.argmin(rough[1]))
+                low, high = coarse[max(0, best - 1)], coarse[min(num - 1, best + 1)]
+                is_rest = (coarse < low) | (coarse > high)
+                found.append((rough[0][is_rest], rough[1][is_rest], rough[2][is_rest]))
+                found.append(fit(np.geomspace(low, high, FINE), math.log(high / low) / FINE))
     logs, misfits, paths = (np.concatenate(parts) for parts in zip(*found, strict=True))
     return logs, misfits, paths[:, known:]
 

@@ -23,7 +23,8 @@ amplitude alone, and weighed by how well it explains them, and by its probabilit
 of a step is that of the level, or of the raised loss itself where that is larger.
 
 The sums end at the horizon. A run of unknown length is as likely to end before it has lasted as long again as after;
-a few last very much longer, so its rest is expected to be twice what it has lasted.
+a few last very much longer, so its rest is expected to be twice what it has lasted. Nothing is projected further than
+twice the losses that are known, as after a resume: damage that stays for ever was never seen there.
 """
 
 import math
@@ -46,7 +47,7 @@ LEAST_SCATTER = 0.02
 """Least scatter of a raised loss, as a share of its height: no loss is exactly a curve of this family."""
 NEGLIGIBLE = 1e-4
 """Probability, relative to the likeliest, below which a future is left out."""
-MOST = 300
+MOST = 400
 """Futures that are kept, at most."""
 MOST_SCATTER = 0.3
 USUAL = 6.0
@@ -118,11 +119,10 @@ def share(excess: Floats | float, progress: float) -> Floats:
     return found
 
 
-def horizon(step: int, total_steps: float | None = None) -> float:
-    """Remaining steps of a run that has made so many; expected ones, if its length is not known."""
-    if total_steps is not None and total_steps > step:
-        return total_steps - step
-    return max(MIN_HORIZON, AS_LONG_AGAIN * step)
+def horizon(step: int, num_seen: int, total_steps: float | None = None) -> float:
+    """Steps that a run is projected ahead: what is expected to remain of it, but not far beyond what was seen of it."""
+    known = max(MIN_HORIZON, AS_LONG_AGAIN * min(step, num_seen))
+    return min(known, total_steps - step) if total_steps is not None and total_steps > step else known
 
 
 def foresee(raised: Raised) -> Futures:

@@ -149,7 +149,7 @@ def judge(
         progress=gained,
         lost=float(shares.mean()) * (step - began + 1),
     )
-    num_ahead = horizon(step, total_steps)
+    num_ahead = horizon(step, step - int(losses.steps[0]) + 1, total_steps)
     return _follow(losses, facts, steps[is_finite], values[is_finite], excess[is_finite], num_ahead, slope)
 
 

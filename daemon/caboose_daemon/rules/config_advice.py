@@ -25,7 +25,7 @@ from caboose_daemon.rules.parts.unexplained import RANKS
 from caboose_daemon.rules.parts.updates import Updates
 from caboose_daemon.rules.parts.validation import of_events
 from caboose_daemon.steps.aligned import AlignedStep
-from caboose_daemon.steps.view import JobView
+from caboose_daemon.steps.view import MOVING_OBJECTIVE, JobView
 from caboose_wire import Group, Layer
 from caboose_wire.fields import Scalar
 
@@ -234,7 +234,7 @@ class ConfigAdvice(LastingRule[ConfigAdviceConfig]):
         if adam_rates and max(adam_rates) > self.config.highest_lr:
             optimizer = next(group.optimizer for group in view.groups if _rate(group) == max(adam_rates))
             text = f"learning rate {max(adam_rates):g} is high for {optimizer}"
-            advice.append(("high_lr", Severity.WARNING, f"{text} (usual: up to {self.config.highest_lr:g})"))
+            advice.append(("high_lr", _about_rates(view), f"{text} (usual: up to {self.config.highest_lr:g})"))
         if view.facts.get("precision") == "float16" and view.facts.get("scaler") is False:
             text = "float16 parameters without a GradScaler: small gradients become zero"
             advice.append(("fp16_without_scaler", Severity.WARNING, text))
@@ -260,7 +260,7 @@ class ConfigAdvice(LastingRule[ConfigAdviceConfig]):
         is_transformer = view.facts.get("attention") is True
         if is_adam and self._is_from_start and 0 < self._highest_lr < self.config.lowest_lr:
             text = f"learning rate at most {self._highest_lr:g} in {self._num_steps:,} steps"
-            advice.append(("low_lr", Severity.WARNING, text))
+            advice.append(("low_lr", _about_rates(view), text))
         if is_transformer and "clipping" in view.visible and not self._was_clipped:
             text = "transformer without gradient clipping (usual: clip_grad_norm_(..., 1.0))"
             advice.append(("no_clipping", Severity.INFO, text))
@@ -285,6 +285,11 @@ def _num_inputs(step: AlignedStep) -> Iterator[float]:
 
 def _is_adam(group: Group) -> bool:
     return group.optimizer.lower() in ADAM_FAMILY
+
+
+def _about_rates(view: JobView) -> Severity:
+    """Usual rates are those of supervised training: with small models and a moving objective, others train well too."""
+    return Severity.INFO if MOVING_OBJECTIVE in view.visible else Severity.WARNING
 
 
 def _rate(group: Group) -> float:

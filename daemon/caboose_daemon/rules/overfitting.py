@@ -33,10 +33,6 @@ from caboose_daemon.rules.parts.validation import of_events
 from caboose_daemon.steps.view import JobView
 
 TRAIN_MEMORY = 50.0
-TO_SIGMA = 0.886
-"""Mean absolute difference of two independent values to the standard deviation of one, if they are normal."""
-SURE_FALL = 2.0
-"""Standard errors by which the training loss must have fallen: its two averages have half of its variance each."""
 SCATTER_MEMORY = 32
 MANY = 8
 MEDIAN_OF = 3
@@ -84,9 +80,6 @@ class Overfitting(Rule[OverfittingConfig]):
         super().__init__(config)
         self._train = math.nan
         self._num_train = 0
-        self._last_train = math.nan
-        self._jitter = 0.0
-        """Mean absolute difference of neighbouring training losses."""
         self._progress = Progress(start_points=1)
         self._best = math.inf
         self._best_step = 0
@@ -114,8 +107,6 @@ class Overfitting(Rule[OverfittingConfig]):
         if (loss := step.finite_loss) is not None:
             self._num_train += 1
             rate = 1.0 / min(self._num_train, TRAIN_MEMORY)
-            self._jitter += rate * (abs(loss - self._last_train) - self._jitter) if self._num_train > 1 else 0.0
-            self._last_train = loss
             before = self._train if self._num_train > 1 else loss
             self._train = before + rate * (loss - before)
         if view.events:
@@ -189,9 +180,7 @@ class Overfitting(Rule[OverfittingConfig]):
 
     @property
     def _is_training(self) -> bool:
-        """Whether the training loss has fallen since the best evaluation, by more than the noise of its averages."""
-        doubt = SURE_FALL * TO_SIGMA * self._jitter * math.sqrt(1.0 / min(self._num_train or 1, TRAIN_MEMORY))
-        return math.isnan(self._train_at_best) or self._train < self._train_at_best - doubt
+        return math.isnan(self._train_at_best) or self._train < self._train_at_best
 
     def _is_rising_slowly(self) -> bool:
         """Whether a line through all evaluations since the best level rises."""

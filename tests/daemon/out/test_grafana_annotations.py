@@ -204,7 +204,7 @@ def test_the_text_tells_who_where_and_why_and_cannot_be_html() -> None:
 
 
 def test_a_rollback_says_why_and_how_it_went_on_and_its_stretch_stays_the_same() -> None:
-    run = guarded().healthy(100).losses(*[9.0] * 20).healthy(60)
+    run = guarded().healthy(100).losses(*[9.0] * 30).healthy(60)
     first, *_, last = [d for d in run.core.sink.decisions if d.state == "committed"]
     (taken,) = [s.time for s in run.job.recent if s.step == last.target]
 

@@ -281,7 +281,7 @@ def test_a_rollback_begins_a_new_run_though_steps_go_on_and_the_text_says_why(tm
     story = guarded()
     story.core.join(Both(story.core.sink, Quiet(exports)))
     story.joins(0, 1).tell_holdings()
-    story.healthy(100).losses(*[9.0] * 20).healthy(40)
+    story.healthy(100).losses(*[9.0] * 30).healthy(40)
     exports.close(PATIENCE)
 
     (decision,) = story.committed

@@ -108,10 +108,11 @@ def test_a_rollback_that_is_cheap_is_not_put_off() -> None:
 
 
 def test_the_rest_of_a_run_is_expected_to_be_twice_what_it_has_lasted_unless_its_length_is_known() -> None:
-    assert horizon(5000) == 10_000.0
-    assert horizon(5000, 6000.0) == 1000.0
-    assert horizon(7000, 6000.0) == 14_000.0, "a length that has passed was none"
-    assert horizon(3) == 100.0
+    assert horizon(5000, 5000) == 10_000.0
+    assert horizon(5000, 5000, 6000.0) == 1000.0
+    assert horizon(50_000, 300) == 600.0, "as far as twice the losses that are known"
+    assert horizon(7000, 7000, 6000.0) == 14_000.0, "a length that has passed was none"
+    assert horizon(3, 3) == 100.0
 
 
 def test_one_odd_batch_does_not_set_the_start_and_chance_replaces_a_higher_one() -> None:

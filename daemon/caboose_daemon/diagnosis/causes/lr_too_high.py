@@ -62,7 +62,7 @@ class LrTooHigh(Cause):
         if stretch is not None:
             yield opposes(DECISIVE, f"recurrent weights stretch a state {stretch:.2g}x per step, at any learning rate")
         correlation = case.value("oscillation", "correlation")
-        if correlation is not None and case.came_first("oscillation"):
+        if correlation is not None and (case.came_first("oscillation") or not case.is_step_change):
             amplitude = 100 * (case.value("oscillation", "amplitude") or 0.0)
             how = "from step to step" if correlation < 0 else "in waves"
             yield supports(STRONG, f"loss oscillates {how} by {amplitude:.0f} % of its level: steps overshoot")

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from caboose_daemon.diagnosis import curves
+from caboose_daemon.diagnosis import curves, model_facts
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import FAIR, SLIGHT, STRONG, Cause, Evidence, opposes, supports
 from caboose_daemon.incidents.diagnosis_record import Advice
@@ -38,7 +38,7 @@ class OutlierBatch(Cause):
         if (kept := case.sustained) is not None and kept > KEPT:
             yield opposes(FAIR, f"{100 * kept:.0f} % of the rise was left a few steps later: not one batch alone")
             heals = False
-        if heals:
+        if heals and not model_facts.kinds(case) & set(model_facts.RECURRENT):  # it may blow up in one step
             yield supports(FAIR, f"the loss rose in one step and recovers: {100 * (case.regained or 0):.0f} % is gone")
         elif away is not None and (num := (away.last.step - away.first.onset_step) // case.gap) > 2 * SHORT:
             yield opposes(STRONG, f"loss stayed high for {num:,} points: longer than one batch explains")
