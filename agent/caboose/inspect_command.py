@@ -83,6 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--num-batches", type=int, default=1, metavar="N", help="batches read (default 1)")
     parser.add_argument("--num-steps", type=int, default=100, metavar="N", help="for lr and one-batch (default 100)")
     parser.add_argument("--target-loss", type=float, metavar="X", help="for one-batch: learned at this loss")
+    parser.add_argument("--saddle", action="store_true", help="for sharpness: find the smallest eigenvalue, too")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     return parser
 
@@ -134,7 +135,7 @@ def _sharpness(parts: Parts, given: argparse.Namespace) -> tuple[Any, bool]:
     from caboose.trials.sharpness import sharpness
 
     lr = max((float(group["lr"]) for group in _groups(parts)), default=None)
-    found = sharpness(*_of(parts), num_batches=given.num_batches, lr=lr, split=parts.get("split"))
+    found = sharpness(*_of(parts), num_batches=given.num_batches, lr=lr, saddle=given.saddle, split=parts.get("split"))
     return found, found.verdict != "sharp"
 
 

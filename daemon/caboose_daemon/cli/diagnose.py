@@ -1,13 +1,15 @@
 """`caboose diagnose`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
 from caboose_daemon.cli import hypothesis_pages
-from caboose_daemon.cli.agent_process import AgentCommandError, ask
+from caboose_daemon.cli.agent_process import AgentCommandError
+from caboose_daemon.cli.agent_process import ask as ask_agent
 from caboose_daemon.cli.console import echo
 from caboose_daemon.cli.diagnosis_pages import page
 from caboose_daemon.cli.options import (
@@ -26,7 +28,7 @@ from caboose_daemon.cli.options import (
     one_line_errors,
     print_json,
 )
-from caboose_daemon.offline.guided.interview import Interview
+from caboose_daemon.offline.guided.interview import BadAnswer, Interview
 from caboose_daemon.offline.hypotheses.curvature import Curvature
 from caboose_daemon.offline.hypotheses.examining import examine
 from caboose_daemon.offline.replay.logs import LogError, read_logs
@@ -46,6 +48,7 @@ Json = dict[str, Any]
         "caboose diagnose llama-7b --all",
         "caboose diagnose trainer_state.json",
         "caboose diagnose --guided trainer_state.json",
+        "caboose diagnose --symptom overfits --symptom slow --answer dropout=0 --json",
         "caboose diagnose llama-7b --now",
         "caboose diagnose journal.sqlite:llama-7b --now --parts train.py:parts --checkpoint step-4000.pt",
         "caboose diagnose llama-7b --json | jq '.incidents[0].diagnosis.causes[0]'",
@@ -57,6 +60,8 @@ Json = dict[str, Any]
 @click.option("--parts", metavar="SCRIPT:FUNCTION", help="With --now: model, loss and data, to measure the curvature.")
 @click.option("--checkpoint", metavar="FILE", help="With --parts: the weights to measure at.")
 @click.option("--guided", is_flag=True, help="Start from a symptom, and ask for what the run does not show.")
+@click.option("--symptom", "symptoms", metavar="NAME", multiple=True, help="With it nothing is asked, unless --guided.")
+@click.option("--answer", "answers", metavar="KEY=VALUE", multiple=True, help="An answer of the guided diagnosis.")
 @json_lines_option
 @daemon_option
 def diagnose(
@@ -66,6 +71,8 @@ def diagnose(
     parts: str | None,
     checkpoint: str | None,
     guided: bool,
+    symptoms: tuple[str, ...],
+    answers: tuple[str, ...],
     as_json: bool,
     address: str | None,
 ) -> None:
@@ -74,8 +81,9 @@ def diagnose(
     JOB is a job of the daemon; without one, its only job. FILE is a log that `caboose replay` reads: the same rules run
     over it, where its columns allow. If nothing is wrong now, the last incidents are shown.
 
-    With --guided you are asked for the symptom, and then for what JOB or FILE (or no run) does not answer. Press Enter
-    where you do not know. The same causes are weighed.
+    With --guided you are asked for the symptoms, and then for what JOB or FILE (or no run) does not answer. Press Enter
+    where you do not know. The same causes are weighed. For scripts, --symptom (several are possible) and --answer give
+    both beforehand, and nothing is asked: --symptom overfits --answer dropout=0 --answer weight_decay=0.
 
     With --now, five explanations for "validation is flat, training creeps down" are tested on the run, live or past:
     normal convergence, a saddle or flat region, a schedule that has decayed, a validation that returns the same number,
@@ -92,8 +100,14 @@ def diagnose(
     if is_now:
         _print_now(what, address, parts, checkpoint, as_json=as_json)
         return
-    answers = [_interview(what, address, is_quiet=as_json)] if guided else _answers(what, address, with_past=with_past)
-    for answer in answers:
+    if guided or symptoms:
+        talk = Talk(symptoms, _given(answers), is_silent=not guided, is_quiet=as_json)
+        found: Iterable[Json] = [_interview(what, address, talk)]
+    elif answers:
+        fail("--answer belongs to --guided or --symptom")
+    else:
+        found = _answers(what, address, with_past=with_past)
+    for answer in found:
         if as_json:
             print_json(answer)
         else:
@@ -118,7 +132,7 @@ def _print_now(
 def _curvature(parts: str, checkpoint: str) -> Curvature:
     """The Hessian's largest and smallest eigenvalue at a checkpoint, measured in another process."""
     try:
-        answer = ask(INSPECT, ["sharpness", parts, "--checkpoint", checkpoint, "--json"])
+        answer = ask_agent(INSPECT, ["sharpness", parts, "--checkpoint", checkpoint, "--saddle", "--json"])
     except AgentCommandError as error:
         fail(f"--parts {parts}: {error}")
     found = Curvature.of(answer)
@@ -176,23 +190,46 @@ def _replayed(path: Path) -> Iterator[Json]:
         fail(str(error))
 
 
-def _interview(what: tuple[str, ...], address: str | None, *, is_quiet: bool) -> Json:
-    """A guided diagnosis; if `is_quiet`, questions go to standard error, as the answer is for a program."""
+@dataclass(frozen=True)
+class Talk:
+    """How a guided diagnosis is held, and what is given beforehand."""
+
+    symptoms: tuple[str, ...]
+    answers: dict[str, str]
+    is_silent: bool
+    is_quiet: bool
+    """Questions go to standard error, as the answer is for a program."""
+
+
+def _given(answers: tuple[str, ...]) -> dict[str, str]:
+    found = {}
+    for text in answers:
+        key, equals, value = text.partition("=")
+        if not equals or not key or not value:
+            fail(f"--answer {text!r}: expected KEY=VALUE, such as lr=1e-4")
+        found[key] = value
+    return found
+
+
+def _interview(what: tuple[str, ...], address: str | None, talk: Talk) -> Json:
+    """A guided diagnosis."""
     if len(what) > 1:
         fail(f"--guided takes one run, not {len(what)}; name one of {', '.join(what)}")
 
     def ask(text: str) -> str:
         suffix = " " if text.endswith(("?", ")")) else ": "
         styled = click.style(text, bold=True)
-        return str(click.prompt(styled, default="", show_default=False, prompt_suffix=suffix, err=is_quiet))
+        return str(click.prompt(styled, default="", show_default=False, prompt_suffix=suffix, err=talk.is_quiet))
 
     def show(text: str) -> None:
-        echo(text, err=is_quiet)
+        echo(text, err=talk.is_quiet)
 
     try:
-        name = what[0] if what else ask(WHICH).strip()
+        name = what[0] if what else "" if talk.is_silent else ask(WHICH).strip()
         run = load_one_run(name, address) if name else None
-        answer = Interview(ask, show, run).hold()
+        answer = Interview(ask, show, run, talk.answers, talk.symptoms, talk.is_silent).hold()
+    except BadAnswer as error:
+        fail(str(error))
     except click.Abort:  # Ctrl-C, or the end of piped input
         echo(err=True)
         fail("interrupted; nothing was kept", EXIT_FAILED)

@@ -11,6 +11,8 @@ from rich.text import Text
 from caboose_daemon.format import witness
 
 COLOURS = {"critical": "bold red", "warning": "yellow", "info": "cyan", "ok": "green"}
+MAX_REMEDIES = 3
+"""Further remedies shown; JSON has all."""
 BAR = 20
 """Characters of a confidence of 100 %."""
 
@@ -22,6 +24,8 @@ def page(answer: dict[str, Any], width: int) -> RenderableType:
         parts += [Text(), _title(incident), Padding(_facts(incident), (0, 0, 0, 2))]
         if incident["diagnosis"] is not None:
             parts.append(Padding(_causes(incident["diagnosis"], width), (1, 0, 0, 2)))
+    if answer.get("guided"):
+        parts.append(Padding(_guided(answer["guided"]), (1, 0, 0, 2)))
     return Group(*parts, Text())
 
 
@@ -84,6 +88,19 @@ def _causes(diagnosis: dict[str, Any], width: int) -> Group:
     return Group(*parts)
 
 
+def _guided(guided: dict[str, Any]) -> Table:
+    """The questions with their answers, and what to check beside the causes."""
+    table = _table()
+    words = {True: "yes", False: "no"}
+    for row in guided["questions"]:
+        answer = row["answer"]
+        table.add_row("asked", f"{row['question']} {words.get(answer, answer) if isinstance(answer, bool) else answer}")
+    for name, text in (*_lines("check", guided["checks"]), ("note", guided["referral"])):
+        if text:
+            table.add_row(name, text)
+    return table
+
+
 def _bar(confidence: float, title: str, name: str) -> Text:
     full = round(BAR * confidence)
     style = "bold" if name else "dim"
@@ -107,6 +124,9 @@ def _cause(cause: dict[str, Any], *, is_first: bool) -> Table:
         for name, key in (("line", "code"), ("do not", "avoid"), ("verify", "verify")):
             if cause[key]:
                 table.add_row(name, Text(cause[key].removeprefix("do not "), "cyan" if key == "code" else ""))
+        for remedy in cause.get("also", ())[:MAX_REMEDIES]:
+            table.add_row("or", remedy["what"])
+            table.add_row("", Text(remedy["code"], "cyan"))
     return table
 
 

@@ -29,7 +29,7 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 """The command could not run as asked: the user has to change something."""
 EXIT_UNDECIDED = 3
-"""`caboose verify`: the data is not enough for a verdict."""
+"""`caboose verify` and `caboose try`: the data is not enough for a verdict."""
 EXIT_INTERRUPTED = 130
 """Ctrl-C, as shells count it."""
 

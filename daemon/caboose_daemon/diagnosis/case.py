@@ -198,8 +198,9 @@ class Case:
     @property
     def dropout(self) -> float | None:
         """The largest dropout of the model; None where the model's modules are not known, 0 where it has none."""
-        if "num_parameters" not in self.facts:
-            return None
+        given = number("dropout", self.config)
+        if given is not None or "num_parameters" not in self.facts:
+            return given
         return max((float(p) for p in self.fact("dropout").split(",") if p.strip()), default=0.0)
 
     @property

@@ -97,9 +97,10 @@ def stretch(case: Case) -> float | None:
 
 
 def input_range(case: Case) -> tuple[float, float] | None:
-    """Lowest and highest element of the batches of the last sampled step."""
+    """Lowest and highest element of the batches of the last sampled step; without one, as it was given otherwise."""
     if case.sampled is None:
-        return None
+        last = case.input_ranges[-1] if case.input_ranges else None
+        return None if last is None else (last.lowest, last.highest)
     seen = [report.batch for report in case.sampled.reports.values() if report.batch is not None]
     lows = [batch.lowest for batch in seen if batch.lowest is not None and np.isfinite(batch.lowest)]
     highs = [batch.highest for batch in seen if batch.highest is not None and np.isfinite(batch.highest)]

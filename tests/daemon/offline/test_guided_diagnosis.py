@@ -74,7 +74,7 @@ def test_a_log_answers_what_it_can_and_the_rest_alone_is_asked_for(tmp_path: Pat
     losses[400:406] += np.linspace(8, 1, 6)
     log = written(tmp_path, "spiking", losses, lr=1e-3, optimizer="AdamW")
 
-    done = talk("spike", "", "", "", "", run=log, as_json=False)
+    done = talk("spike", *[""] * 9, run=log, as_json=False)
 
     assert done.exit_code == 0, done.output
     assert "Found in the run: loss_spike from step 400" in done.stdout
@@ -106,7 +106,7 @@ def test_what_the_rules_do_not_see_rests_on_the_users_word(tmp_path: Path) -> No
 
 
 def test_an_answer_that_is_none_is_asked_for_again() -> None:
-    done = talk("everything", "12", "1", "soon", "300", "maybe", "y", *[""] * 9, as_json=False)
+    done = talk("everything", "99", "1", "soon", "300", "maybe", "y", *[""] * 12, as_json=False)
 
     assert done.exit_code == 0, done.output
     assert done.stdout.count("Number, 1 to") == 3
@@ -145,3 +145,85 @@ def test_every_symptom_has_rules_questions_and_causes(symptom: Any) -> None:
     assert all(question.rule in CONSEQUENCES for question in asked if question.rule)
     assert len({question.key for question in asked}) == len(asked)
     assert causes(told(symptom.name, "100"))
+
+
+def given(*arguments: str) -> Result:
+    return CliRunner().invoke(caboose, ["diagnose", *arguments, "--json"], input="")
+
+
+def test_several_symptoms_are_one_incident_and_get_the_questions_of_all() -> None:
+    answer = told("7,10", "100")
+
+    assert answer["guided"]["symptoms"] == ["overfits", "slow"]
+    assert {member["rule"] for member in answer["incidents"][0]["members"]} == {"overfitting", "throughput_regression"}
+    both = json.loads(given("--symptom", "overfits", "--symptom", "slow", "--answer", "data_starved=70%").stdout)
+    named = [cause["id"] for cause in both["incidents"][0]["diagnosis"]["causes"]]
+    assert "slow_loader" in named
+
+
+def test_symptoms_of_a_run_that_only_the_user_sees_join_its_incident(tmp_path: Path) -> None:
+    losses = falling(600, 1.0)
+    losses[400:406] += np.linspace(8, 1, 6)
+    log = written(tmp_path, "spiking", losses, lr=1e-3)
+
+    answer = json.loads(given(log, "--symptom", "spike,slow").stdout)
+
+    rules = {member["rule"] for member in answer["incidents"][0]["members"]}
+    assert {"loss_spike", "throughput_regression"} <= rules
+    assert answer["guided"]["is_seen"]
+
+
+def test_with_the_symptom_given_nothing_is_asked_and_answers_count() -> None:
+    done = given("--symptom", "overfits", "--answer", "dropout=0", "--answer", "weight_decay=0")
+
+    assert done.exit_code == 0, done.output
+    answer = json.loads(done.stdout)
+    assert answer["guided"]["answers"] == {"dropout": 0.0, "weight_decay": 0.0}
+    asked = [row["question"] for row in answer["guided"]["questions"]]
+    assert any("dropout" in text for text in asked)
+
+
+def test_a_description_in_own_words_leads_to_symptoms() -> None:
+    answer = json.loads(given("--symptom", "my gradients are exploding after warmup").stdout)
+    assert answer["guided"]["symptoms"] == ["explodes"]
+    assert answer["guided"]["words"].startswith("my gradients")
+    slow = json.loads(given("--symptom", "loss decreases very slowly").stdout)
+    assert slow["guided"]["symptoms"] == ["creeps"]
+
+
+def test_what_no_cause_can_explain_is_referred() -> None:
+    memory = given("--symptom", "CUDA out of memory at step 3")
+    assert memory.exit_code == 2
+    assert "activation checkpointing" in memory.stderr
+    reward = json.loads(given("--symptom", "other: PPO reward is flat").stdout)
+    assert "reinforcement learning" in reward["guided"]["referral"]
+
+
+def test_answers_about_own_code_name_what_to_check() -> None:
+    answer = json.loads(given("--symptom", "nan", "--answer", "custom_loss=y", "--answer", "largest_input=255").stdout)
+
+    assert any("your own loss" in text for text in answer["guided"]["checks"])
+    assert any("preprocessing" in text for text in answer["guided"]["checks"])
+    assert "unnormalised_input" in causes(answer)
+
+
+def test_a_rate_far_below_its_peak_is_a_decayed_schedule_without_a_run() -> None:
+    answers = ("--answer", "lr=1e-8", "--answer", "initial_lr=1e-3", "--answer", "scheduler=cosine")
+    assert causes(json.loads(given("--symptom", "plateau", *answers).stdout))[0] == "lr_decayed"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--symptom", "purple"), "--symptom purple: give nan"),
+        (("--symptom", "nan", "--answer", "colour=red"), "no such question"),
+        (("--symptom", "nan", "--answer", "lr=fast"), "--answer lr=fast: give a number"),
+        (("--symptom", "nan", "--answer", "lr"), "expected KEY=VALUE"),
+        (("--answer", "lr=1"), "--answer belongs to"),
+    ],
+)
+def test_what_cannot_be_used_is_one_line_with_the_way_out(arguments: tuple[str, ...], message: str) -> None:
+    done = given(*arguments)
+    assert done.exit_code == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.output

@@ -88,6 +88,13 @@ def test_a_decayed_schedule_shows_in_the_updates_and_without_them_in_the_rate() 
     assert verdicts(run(LOSSES, following(), lr=tenth))["decayed_schedule"] == "undecided"
 
 
+@pytest.mark.parametrize("decayed_at", [600, 1000, 1500, 2500])
+def test_a_schedule_may_have_decayed_long_ago(decayed_at: int) -> None:
+    rates = 1e-3 * np.where(decayed_at > STEPS, 1.0, 1e-5)
+    found = run(LOSSES, following(), lr=rates, updates=lambda step: float(rates[step - 1]))
+    assert verdicts(found)["decayed_schedule"] == "supported"
+
+
 def test_a_low_rate_whose_updates_are_as_large_as_before_has_not_decayed() -> None:
     rates = 1e-3 * np.where(STEPS < 1500, 1.0, 1e-4)
     found = run(LOSSES, following(), lr=rates, updates=lambda step: 1e-3)
@@ -133,9 +140,9 @@ def test_a_small_gradient_alone_does_not_tell_a_saddle_from_a_minimum() -> None:
     norms = np.exp(noisy(2, 0.2)) * np.where(STEPS < 1500, 1.0, 0.02)
     small = run(LOSSES, following(), grad_norm=norms)
     assert verdicts(small)["flat_region"] == "undecided"
-    assert verdicts(small, Curvature(1.0, 10.0, -3.0, 0.01))["flat_region"] == "supported"
-    assert verdicts(small, Curvature(1.0, 10.0, -0.1, 0.01))["flat_region"] == "refuted"
-    assert verdicts(small, Curvature(1.0, 10.0, -3.0, 0.5))["flat_region"] == "undecided"
+    assert verdicts(small, Curvature(1.0, 10.0, -3.0, 0.9, 0.01))["flat_region"] == "supported"
+    assert verdicts(small, Curvature(1.0, 10.0, -0.1, 0.01, 0.01))["flat_region"] == "refuted"
+    assert verdicts(small, Curvature(1.0, 10.0, -3.0, 0.01, 0.5))["flat_region"] == "undecided"
     assert verdicts(run(LOSSES, following(), grad_norm=np.exp(noisy(2, 0.2))))["flat_region"] == "refuted"
 
 

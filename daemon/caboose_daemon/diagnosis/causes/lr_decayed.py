@@ -33,6 +33,9 @@ class LrDecayed(Cause):
         if share > GONE:
             return
         rates = case.curve("lr")
+        if not np.isfinite(rates).any():  # known from settings alone
+            yield supports(STRONG, f"learning rate is at {100 * share:.2g} % of its peak {peak:.2g}")
+            return
         gone = np.flatnonzero(rates > GONE * peak)
         since = int(case.steps[min(gone[-1] + 1, len(rates) - 1)]) if len(gone) else int(case.steps[0])
         yield supports(STRONG, f"learning rate below {100 * GONE:.0f} % of its peak {peak:.2g} since step {since:,}")

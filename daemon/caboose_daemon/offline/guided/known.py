@@ -29,18 +29,29 @@ FIRST_ID = 1_000_000
 """First id of findings from answers; above all ids of a run."""
 
 
-def fitting(run: Run | None, symptom: Symptom) -> Incident | None:
-    """The run's incident with this symptom: open before closed, later before earlier."""
-    shown = [i for i in (run.found if run is not None else ()) if {m.rule for m in i.reportable} & symptom.rules]
-    return max(shown, key=lambda i: (i.is_open, i.number), default=None)
+def fitting(run: Run | None, symptoms: Sequence[Symptom]) -> Incident | None:
+    """The run's incident with most of these symptoms: then open before closed, later before earlier."""
+    shown = [i for i in (run.found if run is not None else ()) if seen_in(i, symptoms)]
+    return max(shown, key=lambda i: (len(seen_in(i, symptoms)), i.is_open, i.number), default=None)
 
 
-def declared(symptom: Symptom, step: int, name: str) -> Incident:
-    """An incident from the user's description only."""
-    member = sign(symptom.rule, step, f"reported by you: {symptom.text}", number=0)
+def seen_in(incident: Incident, symptoms: Sequence[Symptom]) -> list[Symptom]:
+    """Those of the symptoms that one of the incident's findings shows."""
+    rules = {member.rule for member in incident.reportable}
+    return [symptom for symptom in symptoms if rules & symptom.rules]
+
+
+def declared(symptoms: Sequence[Symptom], step: int, name: str) -> Incident:
+    """An incident from the user's description only; the first symptom leads."""
+    members = tuple(reported(symptom, step, number) for number, symptom in enumerate(symptoms))
     return Incident(
-        job=name, number=1, attempt=1, rule=symptom.rule, opened_step=step, opened_time=0.0, episodes=(member,)
+        job=name, number=1, attempt=1, rule=symptoms[0].rule, opened_step=step, opened_time=0.0, episodes=members
     )
+
+
+def reported(symptom: Symptom, step: int, number: int) -> Episode:
+    """A symptom as the user reported it."""
+    return sign(symptom.rule, step, f"reported by you: {symptom.text}", number=number)
 
 
 def sign(

@@ -20,10 +20,13 @@ from caboose_daemon.rules.parts.finding import Finding
 Answer = float | str | bool
 Kind = Literal["number", "share", "yes", "word"]
 NAN, SPIKE, DIVERGES = "nan", "spike", "diverges"
-STILL = ("stuck", "plateau", "underfits")
-BREAKING = (NAN, SPIKE, DIVERGES)
+STILL = ("stuck", "plateau", "underfits", "creeps", "vanishes")
+BREAKING = (NAN, SPIKE, DIVERGES, "explodes")
 LEVEL = "level"
 """The level of the loss: asked like a setting, but not one."""
+INPUTS = "largest_input"
+"""The largest absolute value of an input: likewise."""
+SCHEDULES = ("none", "cosine", "linear", "step", "exponential", "onecycle", "cyclic", "plateau", "other")
 ASKED = frozenset(
     {"bad_inputs", "was_looked_into", "loss_is_infinite", "amplitude", "correlation"}
     | {"best", "validation_loss", "train_at_best", "train"}
@@ -70,6 +73,10 @@ class Question:
             return bool(case.optimizer)
         if self.setting == LEVEL:
             return case.level is not None
+        if self.setting == INPUTS:
+            return bool(case.input_ranges)
+        if self.setting == "dropout":
+            return case.dropout is not None
         return case.setting(self.setting) is not None or bool(case.fact(self.setting)) or _is_hyper(case, self.setting)
 
     def parse(self, text: str) -> Answer:
@@ -207,7 +214,7 @@ QUESTIONS: tuple[Question, ...] = (
         amend=_of_turn,
         name="alternates",
     ),
-    Question("At which value does the loss stay?", "number", ("stuck", "plateau", "underfits"), setting=LEVEL),
+    Question("At which value does the loss stay?", "number", STILL, setting=LEVEL),
     Question(
         "What was the best validation loss?",
         "number",
@@ -304,5 +311,34 @@ QUESTIONS: tuple[Question, ...] = (
         rule="rank_silent",
         summary="{} ranks disappeared",
         values=lambda answer: {"silent_ranks": float(answer)},
+    ),
+    Question(
+        f"Which learning rate schedule ({', '.join(SCHEDULES)})?", "word", LOSSES, setting="scheduler", words=SCHEDULES
+    ),
+    Question("What was the highest learning rate so far?", "number", STILL, setting="initial_lr"),
+    Question("How many steps are planned in total?", "number", STILL, setting="total_steps"),
+    Question(
+        "What share is dropped by the strongest dropout? (0 for none)", "share", (*STILL, "overfits"), setting="dropout"
+    ),
+    Question(
+        "Is the loss function your own, rather than one of torch's?",
+        "yes",
+        (*BREAKING, *STILL, "metric"),
+        setting="custom_loss",
+    ),
+    Question(
+        "What is the largest absolute value in a batch of inputs? (leave empty for text)",
+        "number",
+        (*BREAKING, *STILL, "swings"),
+        setting=INPUTS,
+    ),
+    Question(
+        "Are validation inputs prepared differently from training inputs?",
+        "yes",
+        ("overfits", "metric"),
+        rule="metric_divergence",
+        summary="validation inputs are prepared differently",
+        values=lambda answer: {"apart": 1.0},
+        name="prepared_differently",
     ),
 )

@@ -1,8 +1,9 @@
 """Symptoms as users describe them, and the rules that detect them."""
 
+import re
 from dataclasses import dataclass
 
-from caboose_daemon.incidents.causal_links import BREAKS, STANDS_STILL
+from caboose_daemon.incidents.causal_links import BREAKS, IN_LAYERS, STANDS_STILL
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,29 @@ SYMPTOMS: tuple[Symptom, ...] = (
         "slow", "steps take longer than they should", "throughput_regression", frozenset({"straggler", "data_starved"})
     ),
     Symptom("hangs", "the run hangs, or a rank disappeared", "job_stalled", frozenset({"rank_silent"})),
+    Symptom("creeps", "the loss falls, but very slowly", "lr_too_low", frozenset({"plateau", "underfitting"})),
+    Symptom("explodes", "the gradients explode", "gradient_explosion", frozenset({"clipping", "lr_too_high"})),
+    Symptom("vanishes", "the gradients vanish", "gradient_vanishing", IN_LAYERS),
 )
+OTHER = "other"
+"""The word for a symptom in one's own words."""
+WORDS: dict[str, tuple[str, ...]] = {
+    "nan": ("nan", "inf", "infinite", "infinity"),
+    "spike": ("spike", "spikes", "spiking"),
+    "diverges": ("diverge", "diverges", "diverging", "divergence", "rises", "blows"),
+    "stuck": ("stuck", "chance", "learn", "learning", "constant", "random"),
+    "plateau": ("plateau", "plateaus", "flat", "stopped", "stalls", "stagnates"),
+    "swings": ("oscillates", "oscillating", "oscillation", "swings", "unstable", "noisy", "jumps"),
+    "overfits": ("overfit", "overfits", "overfitting", "validation", "generalise", "generalize"),
+    "underfits": ("underfit", "underfits", "underfitting", "poor"),
+    "metric": ("accuracy", "metric", "score"),
+    "slow": ("throughput", "seconds", "gpu", "dataloader", "loading"),
+    "hangs": ("hang", "hangs", "hanging", "deadlock", "frozen", "timeout", "disappeared"),
+    "creeps": ("slowly", "creeps", "creeping"),
+    "explodes": ("explode", "explodes", "exploding", "explosion"),
+    "vanishes": ("vanish", "vanishes", "vanishing"),
+}
+"""Words that point to a symptom; a whole word counts."""
 
 
 def find(text: str) -> Symptom | None:
@@ -45,3 +68,18 @@ def find(text: str) -> Symptom | None:
     if text.isdecimal() and 1 <= int(text) <= len(SYMPTOMS):
         return SYMPTOMS[int(text) - 1]
     return next((symptom for symptom in SYMPTOMS if symptom.name == text), None)
+
+
+def find_all(text: str) -> tuple[Symptom, ...]:
+    """Several numbers or names, with commas or spaces between, each once; none if one of them is neither."""
+    found = [find(word) for word in re.split(r"[,\s]+", text.strip()) if word]
+    known = [symptom for symptom in found if symptom is not None]
+    return tuple(dict.fromkeys(known)) if len(known) == len(found) else ()
+
+
+def described(text: str) -> tuple[Symptom, ...]:
+    """The symptoms that a description in one's own words points to, the most words first; at most three."""
+    words = re.findall(r"[a-z]+", text.lower())
+    counts = {name: sum(word in known for word in words) for name, known in WORDS.items()}
+    best = sorted((name for name, count in counts.items() if count), key=lambda name: -counts[name])
+    return tuple(symptom for name in best[:3] if (symptom := find(name)) is not None)

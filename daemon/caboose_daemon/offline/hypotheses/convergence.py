@@ -8,6 +8,7 @@ share and its noise hid it, flat means nothing. If its noise is so small that th
 validation does not follow training, and this is not normal convergence.
 """
 
+from caboose_daemon.offline.hypotheses import overfit_or_stale, same_number
 from caboose_daemon.offline.hypotheses.expected_curve import expected
 from caboose_daemon.offline.hypotheses.hypothesis import Hypothesis, Result
 from caboose_daemon.offline.hypotheses.window import CLEAR, Window, percent
@@ -41,8 +42,9 @@ def test(window: Window) -> Result:
 
 
 def _compared(window: Window, train: Trend, validation: Trend, evidence: list[str]) -> Result:
-    if len({one.loss for one in window.recent_losses}) == 1:
-        return Result("refuted", (*evidence, "validation is one number: it is not a measurement of this run"))
+    is_old = same_number.test(window).verdict == "supported" or bool(overfit_or_stale.behind(window))
+    if is_old:
+        return Result("refuted", (*evidence, "validation does not measure this run: its noise proves nothing"))
     if validation.rises(CLEAR):
         return Result("refuted", (*evidence, "validation rises while training does not"))
     seen = CLEAR * validation.relative_error

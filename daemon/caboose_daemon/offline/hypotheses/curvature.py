@@ -19,18 +19,24 @@ class Curvature:
     loss: float
     top: float
     lowest: float
-    residual: float
-    """The worse of both; 0 is exact."""
+    top_residual: float
+    """How far the iteration was from its end; 0 is exact."""
+    lowest_residual: float
 
     @property
-    def is_settled(self) -> bool:
-        """Whether the iteration came to its end."""
-        return self.residual <= SETTLED
+    def residual(self) -> float:
+        """The worse of both."""
+        return max(self.top_residual, self.lowest_residual)
 
     @property
     def is_saddle(self) -> bool:
-        """Whether the loss curves down clearly along some direction."""
-        return -self.lowest > SADDLE * abs(self.top) > 0
+        """Whether the loss curves down clearly along a direction that was found; the largest need not be settled."""
+        return self.lowest_residual <= SETTLED and -self.lowest > SADDLE * abs(self.top) > 0
+
+    @property
+    def is_no_saddle(self) -> bool:
+        """Whether no direction curves down clearly: both eigenvalues must be known for that."""
+        return self.residual <= SETTLED and not self.is_saddle
 
     @classmethod
     def of(cls, answer: dict[str, Any]) -> "Curvature | None":
@@ -38,5 +44,5 @@ class Curvature:
         top, lowest = answer.get("eigenvalue"), answer.get("lowest")
         if not isinstance(top, dict) or not isinstance(lowest, dict):
             return None
-        residual = max(float(top["residual"]), float(lowest["residual"]))
-        return cls(float(answer["loss"]), float(top["value"]), float(lowest["value"]), residual)
+        residuals = float(top["residual"]), float(lowest["residual"])
+        return cls(float(answer["loss"]), float(top["value"]), float(lowest["value"]), *residuals)

@@ -3,9 +3,9 @@
 Design
 ------
 The update-to-weight ratio is what the rate does to the weights, whatever the optimizer. Its median in the last quarter
-of the samples is compared with the median of the first half. Without it (a log has none), the rate alone is compared
-with its peak, and decides only where it is far from the limits. A planned end, within the last tenth of the known
-total, is named as such.
+of the samples is compared with the highest level before: a schedule may have decayed long ago. Without it (a log has
+none), the rate alone is compared with its peak, and decides only where it is far from the limits. A planned end, within
+the last tenth of the known total, is named as such.
 """
 
 import numpy as np
@@ -20,6 +20,8 @@ LR_GONE = 0.02
 """Share of its peak below which a rate alone has no effect."""
 PLANNED_END = 0.9
 MIN_SAMPLES = 8
+BLOCKS, LATE = 8, 2
+"""Equal parts of the samples, whose medians are the history; and how many of them are now."""
 USUAL = "healthy runs have about 1e-3"
 TOTALS = ("total_steps", "num_training_steps", "max_steps")
 
@@ -37,9 +39,10 @@ def test(window: Window) -> Result:
         is_end = window.end > PLANNED_END * total
         evidence.append(f"step {window.end:,} of {total:,.0f} planned{': the planned end' if is_end else ''}")
     if len(ratios) >= MIN_SAMPLES:
-        then, now = float(np.median(ratios[: len(ratios) // 2])), float(np.median(ratios[-(len(ratios) // 4) :]))
+        levels = [float(np.median(part)) for part in np.array_split(ratios, BLOCKS)]
+        then, now = max(levels[:-LATE]), float(np.median(ratios[-(len(ratios) // 4) :]))
         share = now / then if then > 0 else 0.0
-        evidence.append(f"update-to-weight ratio {now:.2g}, {then:.2g} in the first half ({share:.2g}x); {USUAL}")
+        evidence.append(f"update-to-weight ratio {now:.2g}, {then:.2g} at its highest ({share:.2g}x); {USUAL}")
         if share < GONE and (lr is None or lr < ALIVE):
             return Result("supported", tuple(evidence))
         if share >= ALIVE:

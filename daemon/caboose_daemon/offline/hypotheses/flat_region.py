@@ -26,11 +26,11 @@ def test(window: Window) -> Result:
     if found is not None:
         text = f"Hessian at the checkpoint (loss {found.loss:.4g}): smallest eigenvalue {found.lowest:.3g}, largest"
         evidence.append(f"{text} {found.top:.3g}")
-        if not found.is_settled:
-            return Result("undecided", tuple(evidence), (f"a settled eigenvalue: residual is {found.residual:.2g}",))
         if found.is_saddle:
             return Result("supported", (*evidence, "the loss curves down along a direction: a saddle"))
-        return Result("refuted", (*evidence, "no direction curves down clearly: a minimum or a valley"))
+        if found.is_no_saddle:
+            return Result("refuted", (*evidence, "no direction curves down clearly: a minimum or a valley"))
+        return Result("undecided", tuple(evidence), (f"settled eigenvalues: the residual is {found.residual:.2g}",))
     if share is None:
         return Result("undecided", tuple(evidence), ("gradient norms: attach the agent", HOW))
     if share >= HEALTHY:

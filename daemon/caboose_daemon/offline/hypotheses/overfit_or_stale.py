@@ -34,9 +34,9 @@ def test(window: Window) -> Result:
         return Result("undecided", (), (f"at least {MIN_EVALUATIONS} evaluations since step {window.start:,}",))
     evidence, is_worse = _against_best(window)
     evidence += _gap(window)
-    behind = _behind(window)
-    if behind:
-        return Result("supported", (behind, *evidence))
+    old = behind(window)
+    if old:
+        return Result("supported", (old, *evidence))
     falling = _falling_scores(window)
     if line.rises(CLEAR) and (train.falls(CLEAR) or is_worse):
         return Result(
@@ -88,7 +88,8 @@ def _gap(window: Window) -> list[str]:
     return [f"validation minus training loss {how}: {gaps[0]:.3g} to {gaps[-1]:.3g} since step {window.start:,}"]
 
 
-def _behind(window: Window) -> str:
+def behind(window: Window) -> str:
+    """How far the evaluated checkpoint has fallen behind the run; empty where it has not, or no stamp shows it."""
     found = lag(window.evaluations)
     if found is None:
         return ""

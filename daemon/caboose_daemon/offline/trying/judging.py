@@ -15,8 +15,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from caboose_daemon.format import amount
 from caboose_daemon.offline.verifying.quantity import CONFIDENCE
-from caboose_daemon.offline.verifying.stretch import measure, student
+from caboose_daemon.offline.verifying.stretch import Floats, measure, student
 from caboose_daemon.offline.verifying.verdict import MARGINS
 
 Json = dict[str, Any]
@@ -25,6 +26,7 @@ MARGIN = MARGINS["loss"]
 SETTLING = 0.3
 """The first part of the trial, which is not compared: the optimizer's averages adapt."""
 LEAST = 10
+WIDE = 10.0
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,8 @@ def judge(answer: Json) -> TrialVerdict:
         return _of_broken(*broke)
     begin = int(SETTLING * len(without["losses"]))
     plain = np.array(without["losses"][begin:], dtype=np.float64)
-    apart = np.array(having["losses"][begin:], dtype=np.float64) - plain
+    changed = np.array(having["losses"][begin:], dtype=np.float64)
+    apart = changed - plain
     if len(apart) < LEAST:
         return TrialVerdict("unknown", f"{len(apart)} steps are compared; {LEAST} are needed: give more --steps")
     level = float(plain.mean())
@@ -69,13 +72,26 @@ def judge(answer: Json) -> TrialVerdict:
         return TrialVerdict(
             "same", "the losses are equal to the last digit: the change has no effect", level, level, 0, 0
         )
-    line = measure(np.arange(len(apart), dtype=np.float64), apart)
-    reach = student(CONFIDENCE, line.num_independent - 2) * line.level_error
-    lowest, highest = (line.level - reach) / scale, (line.level + reach) / scale
+    lowest, highest = _bounds(np.log(changed / plain)) if _is_wide(plain, changed) else _bounds(apart / scale)
+    if _is_wide(plain, changed):
+        lowest, highest = math.expm1(lowest), math.expm1(highest)
     verdict, why = _compared(lowest, highest)
     verdict, why = _with_validation(verdict, why, without["validation"], having["validation"])
     caveats = tuple(_caveats(answer, verdict))
-    return TrialVerdict(verdict, why, level, level + line.level, lowest, highest, caveats)
+    return TrialVerdict(verdict, why, level, float(changed.mean()), lowest, highest, caveats)
+
+
+def _is_wide(plain: Floats, changed: Floats) -> bool:
+    """Whether the losses span orders of magnitude, so that their ratio is compared and not their difference."""
+    both = np.concatenate([plain, changed])
+    return bool(both.min() > 0 and both.max() > WIDE * both.min())
+
+
+def _bounds(values: Floats) -> tuple[float, float]:
+    """The interval of the values' level."""
+    line = measure(np.arange(len(values), dtype=np.float64), values)
+    reach = student(CONFIDENCE, line.num_independent - 2) * line.level_error
+    return line.level - reach, line.level + reach
 
 
 def _of_broken(without: int | None, having: int | None) -> TrialVerdict:
@@ -87,7 +103,7 @@ def _of_broken(without: int | None, having: int | None) -> TrialVerdict:
 
 
 def _compared(lowest: float, highest: float) -> tuple[Helped, str]:
-    change = f"loss changes by {100 * lowest:+.2g} % to {100 * highest:+.2g} %"
+    change = f"loss changes by {_percent(lowest)} to {_percent(highest)}"
     if lowest >= -MARGIN and highest <= MARGIN:
         return "same", f"{change}: less than {100 * MARGIN:g} % either way"
     if highest < 0:
@@ -95,6 +111,10 @@ def _compared(lowest: float, highest: float) -> tuple[Helped, str]:
     if lowest > 0:
         return "hurt", change
     return "unknown", f"{change}: chance alone may explain it; give more --steps"
+
+
+def _percent(share: float) -> str:
+    return f"{'+' if share > 0 else ''}{amount(100 * share, 2)} %"
 
 
 def _with_validation(verdict: Helped, why: str, without: float | None, having: float | None) -> tuple[Helped, str]:

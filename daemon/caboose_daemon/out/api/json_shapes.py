@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from caboose_daemon.diagnosis.advice import remedies
 from caboose_daemon.incidents.diagnosis_record import Diagnosis, RankedCause
 from caboose_daemon.incidents.episodes import Episode
 from caboose_daemon.incidents.incident import Incident
@@ -183,6 +184,7 @@ def cause(item: RankedCause) -> Json:
         "first_fix": item.advice.first_fix,
         "code": item.advice.code,
         "avoid": item.advice.avoid,
+        "also": [{"what": remedy.what, "code": remedy.line} for remedy in remedies(item.id)],
         "verify": item.advice.verify,
     }
 
