@@ -1,5 +1,6 @@
 """The five hypotheses on curves whose truth is known."""
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -93,6 +94,13 @@ def test_a_schedule_may_have_decayed_long_ago(decayed_at: int) -> None:
     rates = 1e-3 * np.where(decayed_at > STEPS, 1.0, 1e-5)
     found = run(LOSSES, following(), lr=rates, updates=lambda step: float(rates[step - 1]))
     assert verdicts(found)["decayed_schedule"] == "supported"
+
+
+def test_samples_that_ended_before_the_decay_say_nothing_about_now() -> None:
+    rates = 1e-3 * np.where(STEPS < 1500, 1.0, 1e-5)
+    found = run(LOSSES, following(), lr=rates, updates=lambda step: 1e-3)
+    old = dataclasses.replace(found, updates=found.updates[:14])
+    assert verdicts(old)["decayed_schedule"] == "supported"
 
 
 def test_a_low_rate_whose_updates_are_as_large_as_before_has_not_decayed() -> None:

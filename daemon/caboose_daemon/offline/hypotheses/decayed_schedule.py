@@ -2,8 +2,8 @@
 
 Design
 ------
-The update-to-weight ratio is what the rate does to the weights, whatever the optimizer. Its median in the last quarter
-of the samples is compared with the highest level before: a schedule may have decayed long ago. Without it (a log has
+The update-to-weight ratio is what the rate does to the weights, whatever the optimizer. Its recent median is
+compared with the highest level before the window: a schedule may have decayed long ago. Without it (a log has
 none), the rate alone is compared with its peak, and decides only where it is far from the limits. A planned end, within
 the last tenth of the known total, is named as such.
 """
@@ -20,8 +20,10 @@ LR_GONE = 0.02
 """Share of its peak below which a rate alone has no effect."""
 PLANNED_END = 0.9
 MIN_SAMPLES = 8
-BLOCKS, LATE = 8, 2
-"""Equal parts of the samples, whose medians are the history; and how many of them are now."""
+MIN_RECENT = 2
+"""Samples within the window: older ones say nothing about now."""
+BLOCKS = 4
+"""Equal parts of the earlier samples, whose medians are the history."""
 USUAL = "healthy runs have about 1e-3"
 TOTALS = ("total_steps", "num_training_steps", "max_steps")
 
@@ -33,14 +35,15 @@ def test(window: Window) -> Result:
     lr = float(rates[-1] / rates.max()) if len(rates) and rates.max() > 0 else None
     if lr is not None:
         evidence.append(f"learning rate {rates[-1]:.3g}, {amount(100 * lr)} % of its peak {rates.max():.3g}")
-    ratios = np.array([ratio for _, ratio in window.run.updates])
+    earlier = [ratio for step, ratio in window.run.updates if step < window.start]
+    recent = [ratio for step, ratio in window.run.updates if step >= window.start]
     total = next((value for name in TOTALS if (value := window.run.setting(name))), None)
     if total is not None:
         is_end = window.end > PLANNED_END * total
         evidence.append(f"step {window.end:,} of {total:,.0f} planned{': the planned end' if is_end else ''}")
-    if len(ratios) >= MIN_SAMPLES:
-        levels = [float(np.median(part)) for part in np.array_split(ratios, BLOCKS)]
-        then, now = max(levels[:-LATE]), float(np.median(ratios[-(len(ratios) // 4) :]))
+    if len(earlier) >= MIN_SAMPLES and len(recent) >= MIN_RECENT:
+        then = max(float(np.median(part)) for part in np.array_split(earlier, BLOCKS))
+        now = float(np.median(recent[-((len(recent) + 1) // 2) :]))
         share = now / then if then > 0 else 0.0
         evidence.append(f"update-to-weight ratio {now:.2g}, {then:.2g} at its highest ({share:.2g}x); {USUAL}")
         if share < GONE and (lr is None or lr < ALIVE):
