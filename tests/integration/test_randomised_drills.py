@@ -16,7 +16,7 @@ from support.processes import clean_environment, end
 
 ROOT = Path(__file__).parents[2]
 BENCH = ROOT / "bench"
-PLANNED = {"adversary_too_strong", "class_imbalance"}
+PLANNED = {"adversary_too_strong"}
 """True causes that no diagnosis names yet."""
 
 

@@ -80,7 +80,7 @@ def test_a_batch_without_a_range_is_reported_without_one(
 ) -> None:
     batch = BATCHES[kind]()
     with caplog.at_level(logging.WARNING, logger="caboose"):
-        report = loop.run(batch=batch)[-1]
+        report = loop.run(batch=batch, forward=lambda x: loop.model(input=x))[-1]
     assert report.batch is not None
     assert report.batch.index == STEPS - 1
     assert report.batch.lowest is None
@@ -91,7 +91,7 @@ def test_a_batch_without_a_range_is_reported_without_one(
 
 def test_a_complex_batch_has_the_range_of_its_parts(loop: Loop) -> None:
     batch = torch.tensor([1 - 3j, 2 + 5j, complex(math.nan, 0)])
-    seen = loop.run(batch=batch[:2])[-1].batch
+    seen = loop.run(batch=batch[:2], forward=lambda x: loop.model(input=x))[-1].batch
     assert seen is not None
     assert (seen.lowest, seen.highest, seen.num_bad) == (-3.0, 5.0, 0)
 
@@ -151,7 +151,10 @@ def test_activations_inside_a_transform_are_left_out(loop: Loop, caplog: pytest.
 
     with caplog.at_level(logging.WARNING, logger="caboose"):
         assert "activation_std" not in loop.run(forward=forward)[-1].arrays
-    assert said(caplog) == ["caboose: an activation inside a torch.func transform cannot be read and is left out"]
+    assert said(caplog) == [
+        f"caboose: {what} inside a torch.func transform cannot be read and is left out"
+        for what in ("an activation", "a batch")
+    ]
 
 
 LOSSES: dict[str, tuple[Callable[[torch.Tensor], Any], float | None]] = {

@@ -235,6 +235,7 @@ HOLDINGS: dict[str, tuple[Any, ...]] = {
     "can_skip": (True, False),
     "can_checkpoint": (True, False),
     "can_hunt": (True, False),
+    "is_off_schedule": (True, False),
 }
 ACK: dict[str, tuple[Any, ...]] = {
     "command": COUNTS,
