@@ -52,6 +52,7 @@ class RunSummary:
         return asdict(self)
 
     def __str__(self) -> str:
+        """The numbers; the verdict has a line of its own."""
         return ", ".join(self._parts())
 
     def _parts(self) -> Iterable[str]:
@@ -68,8 +69,6 @@ class RunSummary:
             yield f"{self.num_not_finite:,} losses not finite"
         if self.num_rollbacks:
             yield f"{self.num_rollbacks} rollbacks"
-        if self.health:
-            yield f"{self.health}: {self.finding}" if self.finding else self.health
 
 
 class RunTotals:

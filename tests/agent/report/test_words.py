@@ -80,17 +80,18 @@ def run(tmp_path: Path, num_steps: int, **env: str) -> list[str]:
 
 @pytest.mark.slow
 def test_a_run_prints_where_its_page_is_and_how_it_stood(tmp_path: Path, daemon: DaemonProcess) -> None:
-    first, last = run(tmp_path, 50, CABOOSE_ENDPOINT=daemon.endpoint, CABOOSE_QUIET="0", CABOOSE_JOB="nan")
+    first, last, numbers = run(tmp_path, 50, CABOOSE_ENDPOINT=daemon.endpoint, CABOOSE_QUIET="0", CABOOSE_JOB="nan")
 
     assert f"{daemon.url}?job=nan" in first
     assert "critical, bad_batch since step 6" in last
+    assert numbers.startswith("caboose: 50 steps, ")
 
 
 @pytest.mark.slow
-def test_a_run_of_a_second_prints_both_lines_too(tmp_path: Path, daemon: DaemonProcess) -> None:
+def test_a_run_of_a_second_prints_all_lines_too(tmp_path: Path, daemon: DaemonProcess) -> None:
     lines = run(tmp_path, 9, CABOOSE_ENDPOINT=daemon.endpoint, CABOOSE_QUIET="0", CABOOSE_JOB="short")
 
-    assert len(lines) == 2, lines
+    assert len(lines) == 3, lines
 
 
 FORGETFUL = """
