@@ -5,6 +5,7 @@ import json
 import pickle  # noqa: TID251 - the format that nanoGPT reads
 import random
 import struct
+from dataclasses import fields
 from pathlib import Path
 
 TEXT = "the a river walks slowly under old bridge while seven grey birds count stones and nobody asks why it rains"
@@ -227,12 +228,13 @@ def litgpt(directory: Path) -> None:
     rows = [{"instruction": words(4, n), "input": "", "output": words(6, n + 1)} for n in range(200)]
     (directory / "rows.json").write_text(json.dumps(rows))
     config = Config(name="field", block_size=128, n_layer=2, n_head=2, n_embd=32, padded_vocab_size=320, vocab_size=320)
-    (directory / "model.yaml").write_text(yaml.dump(vars(config)))
+    given = yaml.dump({field.name: getattr(config, field.name) for field in fields(config) if field.init})
+    (directory / "model.yaml").write_text(given)
     checkpoint = directory / "checkpoint"
     checkpoint.mkdir()
     torch.manual_seed(0)
     torch.save(GPT(config).state_dict(), checkpoint / "lit_model.pth")
-    (checkpoint / "model_config.yaml").write_text(yaml.dump(vars(config)))
+    (checkpoint / "model_config.yaml").write_text(given)
     byte_tokenizer(checkpoint)
 
 
@@ -240,11 +242,27 @@ def nanochat(directory: Path) -> None:
     """Shards of documents and a tokenizer as nanochat's own scripts leave them."""
     import pyarrow
     import pyarrow.parquet
+    import tiktoken
+    import torch
 
-    folder = directory / "base_data"
+    folder = directory / "base_data_climbmix"
     folder.mkdir()
     for number in range(3):
         texts = [words(60, 100 * number + n) for n in range(200)]
         pyarrow.parquet.write_table(
             pyarrow.table({"text": texts}), folder / f"shard_{number:05}.parquet", row_group_size=50
         )
+    specials = (
+        "bos",
+        *(f"{who}_{end}" for who in ("user", "assistant", "python", "output") for end in ("start", "end")),
+    )
+    encoding = tiktoken.Encoding(
+        name="bytes",
+        pat_str=r"[\s\S]",
+        mergeable_ranks={bytes([byte]): byte for byte in range(256)},
+        special_tokens={f"<|{name}|>": 256 + number for number, name in enumerate(specials)},
+    )
+    tokenizer = directory / "tokenizer"
+    tokenizer.mkdir()
+    (tokenizer / "tokenizer.pkl").write_bytes(pickle.dumps(encoding))
+    torch.save(torch.tensor([1] * 256 + [0] * len(specials), dtype=torch.int32), tokenizer / "token_bytes.pt")

@@ -144,7 +144,7 @@ CASES = (
         words("example.py"),
         directory="distributed/FSDP2",
         ranks=2,
-        env={"FIELD_GLOO": "1", "FIELD_CUDA": "1"},
+        env={"FIELD_GLOO": "1", "FIELD_CUDA": "1", "FIELD_ACCELERATOR": "1"},
     ),
     Case(
         "examples-imagenet",
