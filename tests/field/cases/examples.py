@@ -138,6 +138,34 @@ CASES = (
         note="graph of 2,708 nodes, full adjacency matrix",
     ),
     Case(
+        "examples-mingpt-ddp",
+        _EXAMPLES,
+        "distributed/minGPT-ddp/mingpt/main.py",
+        words(
+            "main.py data_config.path={data}/text.txt data_config.block_size=32 gpt_config.n_layer=2"
+            " gpt_config.n_head=2 gpt_config.n_embd=32 trainer_config.max_epochs=1 trainer_config.batch_size=32"
+            " trainer_config.data_loader_workers=0 trainer_config.use_amp=False"
+        ),
+        directory="distributed/minGPT-ddp/mingpt",
+        ranks=2,
+        data=lambda directory: data.text_file(directory / "text.txt", 16000),
+        env={"FIELD_GLOO": "1", "FIELD_ACCELERATOR": "1", "FIELD_CUDA": "1"},
+    ),
+    Case(
+        "examples-mingpt-ddp-amp",
+        _EXAMPLES,
+        "distributed/minGPT-ddp/mingpt/main.py",
+        words(
+            "main.py data_config.path={data}/text.txt data_config.block_size=32 gpt_config.n_layer=2"
+            " gpt_config.n_head=2 gpt_config.n_embd=32 trainer_config.max_epochs=1 trainer_config.batch_size=32"
+            " trainer_config.data_loader_workers=0 trainer_config.use_amp=True"
+        ),
+        directory="distributed/minGPT-ddp/mingpt",
+        ranks=2,
+        data=lambda directory: data.text_file(directory / "text.txt", 16000),
+        env={"FIELD_GLOO": "1", "FIELD_ACCELERATOR": "1", "FIELD_CUDA": "1"},
+    ),
+    Case(
         "examples-fsdp2",
         _EXAMPLES,
         "distributed/FSDP2/example.py",
