@@ -6,8 +6,21 @@ import pytest
 
 from support import cookbook
 
+FEW = 4
+
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_the_first_blocks_print_what_the_page_shows(tmp_path: Path) -> None:
+    names: dict[str, object] = {}
+    with cookbook.inside(tmp_path):
+        for block in list(cookbook.blocks(cookbook.PAGE.read_text()))[:FEW]:
+            printed = cookbook.run(block, names, tmp_path)
+            assert cookbook.is_alike(printed, block.printed), f"{block.code}\nprints\n{printed}"
+
+
+@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.filterwarnings("default")
 def test_every_block_prints_what_the_page_shows(tmp_path: Path) -> None:
     names: dict[str, object] = {}

@@ -64,6 +64,8 @@ def nights(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
         yield daemon
 
 
+@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("fault", SUPPORTED)
 def test_each_night_has_its_verdict_alike_from_the_daemon_and_from_its_journal(
     nights: DaemonProcess, tmp_path: Path, fault: str
@@ -79,6 +81,7 @@ def test_each_night_has_its_verdict_alike_from_the_daemon_and_from_its_journal(
     assert verdicts(json.loads(past.stdout)) == found
 
 
+@pytest.mark.slow
 def test_the_page_names_verdicts_evidence_and_what_is_missing(nights: DaemonProcess, tmp_path: Path) -> None:
     done = caboose(tmp_path, "diagnose", "cached", "--now", "--daemon", nights.url)
 
@@ -87,6 +90,8 @@ def test_the_page_names_verdicts_evidence_and_what_is_missing(nights: DaemonProc
         assert text in done.stdout, text
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_the_smallest_eigenvalue_on_a_checkpoint_decides_the_saddle(nights: DaemonProcess, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(PARTS)
     for name, weight in (("saddle", 0.0), ("minimum", 2.0**0.5)):
@@ -103,6 +108,8 @@ def test_the_smallest_eigenvalue_on_a_checkpoint_decides_the_saddle(nights: Daem
     assert at("minimum")["verdict"] == "refuted"
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_parts_that_cannot_be_read_are_one_line(nights: DaemonProcess, tmp_path: Path) -> None:
     arguments = ("diagnose", "none", "--now", "--daemon", nights.url)
     done = caboose(tmp_path, *arguments, "--parts", "gone.py:parts", "--checkpoint", "x.pt")

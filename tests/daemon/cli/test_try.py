@@ -67,6 +67,7 @@ def curves(losses: list[float], others: list[float], **of_both: Any) -> dict[str
     }
 
 
+@pytest.mark.slow
 def test_a_change_that_helps_is_said_to_help_from_a_checkpoint(project: Path) -> None:
     arguments = ("train.py:slow", "--change", "lr=100x", "--steps", "60", "--checkpoint", "start.pt")
     before = (project / "start.pt").read_bytes()
@@ -81,6 +82,8 @@ def test_a_change_that_helps_is_said_to_help_from_a_checkpoint(project: Path) ->
     assert (project / "start.pt").read_bytes() == before
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_a_change_that_hurts_and_one_that_saves_a_run_that_breaks(project: Path) -> None:
     worse = tried(project, "train.py:parts", "--change", "lr=0.01x", "--steps", "40")
     assert worse.returncode == 1
@@ -90,6 +93,8 @@ def test_a_change_that_hurts_and_one_that_saves_a_run_that_breaks(project: Path)
     assert "it helped" in saved.stdout
 
 
+@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -106,6 +111,8 @@ def test_a_change_that_cannot_be_made_is_one_line(project: Path, change: str, me
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_a_verdict_is_kept_and_found_for_a_similar_incident_of_another_job(
     project: Path, daemon: DaemonProcess
 ) -> None:
