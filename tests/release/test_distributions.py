@@ -35,7 +35,7 @@ for package in importlib.metadata.distributions():
 pairs = {tuple(sorted(names)) for names in owners.values() if len(names) > 1}
 print(json.dumps(sorted(pairs)))
 """
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.rest, pytest.mark.timeout(900)]
 
 
 def run(*command: object, check: bool = True, **settings: Any) -> "subprocess.CompletedProcess[str]":
