@@ -107,6 +107,8 @@ def until_stopped(
     while time.monotonic() - began < SECONDS:
         for x, y in monitor.watch(DataLoader(data, batch_size=8)):
             number += 1
+            if 60 <= number < 75:
+                optimizer.param_groups[0]["lr"] *= 1.01  # the schedule knows nothing of it
             train(model, optimizer, scaler, x, y, number, monitor)
             if is_same and dist.get_rank() == 1 and differ.exists():
                 is_same = False
@@ -173,6 +175,11 @@ def alone(rank: int) -> None:
     optimizer = torch.optim.SGD(network.parameters(), lr=1e-3)
     monitor = caboose.attach(network, optimizer, job="every-field-alone")
     for number in range(400):
+        if 100 <= number < 105:  # evaluations with gradients on
+            monitor.validation(1.0)
+            network.eval()
+            network(torch.randn(8, 4))
+            network.train()
         loss = torch.nn.functional.cross_entropy(network(torch.randn(8, 4)), torch.randint(2, (8,)))
         optimizer.zero_grad()
         loss.backward()
