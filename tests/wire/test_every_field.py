@@ -175,8 +175,9 @@ def fields(*, is_down: bool) -> set[str]:
     return {name for name in every_field() if name.startswith(DOWN) == is_down}
 
 
-MOMENTARY = {"Held.is_ready"}
-"""False for the milliseconds until a snapshot is checked, or where it is damaged (`test_snapshot_ring`)."""
+MOMENTARY = {"Held.is_ready", "Holdings.is_off_schedule"}
+"""The first is false for the milliseconds until a snapshot is checked, or where it is damaged (`test_snapshot_ring`);
+the second is true only while a rate is apart from its schedule (`test_after_going_back`)."""
 
 
 def test_the_agent_sets_every_field_that_goes_up(seen: Seen) -> None:

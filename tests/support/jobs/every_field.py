@@ -107,8 +107,6 @@ def until_stopped(
     while time.monotonic() - began < SECONDS:
         for x, y in monitor.watch(DataLoader(data, batch_size=8)):
             number += 1
-            if 60 <= number < 75:
-                optimizer.param_groups[0]["lr"] *= 1.01  # the schedule knows nothing of it
             train(model, optimizer, scaler, x, y, number, monitor)
             if is_same and dist.get_rank() == 1 and differ.exists():
                 is_same = False
