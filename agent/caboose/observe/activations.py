@@ -101,6 +101,8 @@ class Activations:
         self._num_in_window = 0
         self.num_read = 0
         """Outputs read since attach."""
+        self.is_half = False
+        """Whether any of them was float16, as under autocast."""
 
     @property
     def is_armed(self) -> bool:
@@ -198,6 +200,7 @@ class Activations:
         tensor = own_part(found, "an activation")
         if tensor is None or not tensor.numel():
             return
+        self.is_half |= tensor.dtype is torch.float16
         extremes, elements, fired = torch.aminmax(tensor), sample_row(tensor), None
         channel = self.unit_dimension(self.modules[row].kind, tensor.dim())
         if channel >= 0:

@@ -133,7 +133,7 @@ def _input(node: Any) -> Any:
 
 
 def _mistake(found: Found) -> str:
-    """softmax_twice, no_log or negated; empty where none is seen."""
+    """softmax_twice, over_batch, no_log or negated; empty where none is seen."""
     below = _input(found.node)
     name = "" if below is None else below.name()
     if found.kind == "cross_entropy":
@@ -142,9 +142,20 @@ def _mistake(found: Found) -> str:
             return "softmax_twice"
         if name == "SoftmaxBackward0":
             return "no_log"
+        if name == LOG_SOFTMAX and _is_over_batch(found.node.next_functions[0][0]):
+            return "over_batch"
     elif found.node.name() == "BinaryCrossEntropyWithLogitsBackward0" and name == "SigmoidBackward0":
         return "softmax_twice"
     return "negated" if found.sign < 0 else ""
+
+
+def _is_over_batch(node: Any) -> bool:
+    """Whether a softmax of logits that weights made is taken over the samples. Pairs of samples have no such weights."""
+    if node.name() != LOG_SOFTMAX or node._saved_dim != 0:  # noqa: SLF001 - torch has no other name for it
+        return False
+    before = _input(node)
+    is_flat = len(node._input_metadata[0].shape) == 2  # noqa: SLF001 - of the operation's output, as below
+    return is_flat and before is not None and before.name() in PRODUCTS and _has_weight(before)
 
 
 def _classes(found: Found) -> dict[str, Scalar]:

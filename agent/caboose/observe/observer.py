@@ -244,9 +244,13 @@ class Observer:
         """Whether the Hello is out of date: a new functional activation, a new blind spot."""
         has_news, self._has_news = self._has_news, False
         activations = self._samples.activations
-        if activations is not None and activations.has_new_sites:
-            activations.has_new_sites = False
-            return True
+        if activations is None:
+            return has_news
+        if activations.is_half and "computes_in" not in self.facts:
+            self.facts["computes_in"] = "float16"
+            has_news = True
+        has_news |= activations.has_new_sites
+        activations.has_new_sites = False
         return has_news
 
     @property

@@ -168,4 +168,5 @@ def has_real_targets(case: Case) -> bool:
 
 def is_half(case: Case) -> bool:
     """Whether anything shows that float16 is in use."""
-    return case.fact("precision") == "float16" or case.facts.get("scaler") is True or case.found("loss_scale_collapse")
+    is_in_model = "float16" in (case.fact("precision"), case.fact("computes_in"))
+    return is_in_model or case.facts.get("scaler") is True or case.found("loss_scale_collapse")

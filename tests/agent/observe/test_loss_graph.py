@@ -54,6 +54,8 @@ def test_candidates_of_a_batch_are_no_classes() -> None:
         (lambda: F.cross_entropy(HEAD(INPUTS).softmax(-1), LABELS), "softmax_twice"),
         (lambda: F.cross_entropy(nn.Softmax(dim=1)(HEAD(INPUTS)).view(8, 3), LABELS) / 4, "softmax_twice"),
         (lambda: F.nll_loss(HEAD(INPUTS).softmax(-1), LABELS), "no_log"),
+        (lambda: F.nll_loss(HEAD(INPUTS).log_softmax(0), LABELS), "over_batch"),
+        (lambda: F.nll_loss((HEAD(INPUTS) @ HEAD(INPUTS).T).log_softmax(0), torch.arange(8)), None),
         (lambda: -F.cross_entropy(HEAD(INPUTS), LABELS), "negated"),
         (lambda: F.cross_entropy(HEAD(INPUTS), LABELS) * -1.0, "negated"),
         (lambda: F.binary_cross_entropy_with_logits(HEAD(INPUTS).sigmoid(), torch.rand(8, 3)), "softmax_twice"),

@@ -309,6 +309,26 @@ def test_the_batch_of_a_step_that_went_wrong_is_looked_at_also_between_samples(
     assert [r.batch.num_bad for r in reports if r.batch is not None][1:3] == [None, 1]
 
 
+@pytest.mark.parametrize(("dtype", "expected"), [(torch.float16, "float16"), (torch.bfloat16, None)])
+def test_half_precision_under_autocast_is_a_fact(
+    attach: Attach, listening: Collector, dtype: torch.dtype, expected: str | None
+) -> None:
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    sampling = caboose.Sampling(1, overhead_budget=1.0)
+    monitor = attach(model, optimizer, endpoint=listening.endpoint, sampling=sampling)
+    for _ in range(3):
+        with torch.autocast("cpu", dtype=dtype):
+            loss = model(torch.ones(8, 4)).float().mean()
+        loss.backward()
+        optimizer.step()
+        monitor.step(loss)
+    listening.wait_for(StepReport, 3)
+
+    facts = listening.wait_for(Hello)[-1].facts
+    assert (facts["precision"], facts.get("computes_in")) == ("float32", expected)
+
+
 def test_parameters_that_no_optimizer_holds_are_told(attach: Attach, listening: Collector) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
     attach(model, torch.optim.SGD(model[0].parameters(), lr=0.1), endpoint=listening.endpoint)

@@ -69,6 +69,14 @@ def test_a_loss_that_breaks_out_of_calm_with_sound_inputs_takes_a_logarithm_of_z
     assert "input_not_finite" not in order(diagnosis)
 
 
+def test_an_infinite_loss_under_autocast_to_float16_is_an_overflow() -> None:
+    values = {"bad_inputs": 0.0, "loss_is_infinite": 1.0, "largest_activation": 58_752.0}
+    broke = a_finding("non_finite", 150, phase="forward", values=values)
+    facts = {"precision": "float32", "computes_in": "float16", "scaler": False}
+
+    assert best(diagnose(a_case(broke, curves=CALM, visible=SEES, facts=facts))) == "fp16_overflow"
+
+
 def test_gradients_that_explode_after_the_first_infinite_loss_do_not_speak_against_a_logarithm_of_zero() -> None:
     """Near zero a logarithm is steep; the run goes on, and breaks again."""
     values = {"bad_inputs": 0.0, "loss_is_infinite": 1.0}

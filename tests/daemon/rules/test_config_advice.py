@@ -44,6 +44,7 @@ def advice(story: Scenario) -> set[str]:
         (a_run(facts={"num_parameters": 1000, "frozen_at_random": 600}), "frozen_at_random", "warning"),
         (a_run(facts={"loss_mistake": "softmax_twice"}), "softmax_twice", "warning"),
         (a_run(facts={"loss_mistake": "no_log"}), "wrong_loss", "warning"),
+        (a_run(facts={"loss_mistake": "over_batch"}), "wrong_loss", "warning"),
         (a_run(facts={"linear_pairs": 2}), "linear", "warning"),
     ],
     ids=[
@@ -63,6 +64,7 @@ def advice(story: Scenario) -> set[str]:
         "frozen at random",
         "softmax of a softmax",
         "nll of probabilities",
+        "softmax over the batch",
         "linear layers in a row",
     ],
 )

@@ -8,6 +8,9 @@ from caboose_daemon.incidents.causal_links import BREAKS, STANDS_STILL
 from caboose_daemon.incidents.diagnosis_record import Advice
 from caboose_daemon.rules.parts.risky_model import MISTAKES
 
+OF_ITS_FORM = ("no_log", "over_batch")
+"""Mistakes that leave the loss above zero."""
+
 
 class WrongLoss(Cause):
     """A loss whose minimum is not what the model should learn."""
@@ -31,7 +34,7 @@ class WrongLoss(Cause):
         elif case.fact("loss_kind"):
             yield opposes(FAIR, f"the loss's graph shows a plain {case.fact('loss_kind')}")
         losses = case.since("loss")
-        if len(losses) and losses.min() >= 0 and mistake != "no_log":
+        if len(losses) and losses.min() >= 0 and mistake not in OF_ITS_FORM:
             yield opposes(STRONG, "the loss was never below zero")
 
     def advise(self, case: Case) -> Advice:
@@ -41,6 +44,13 @@ class WrongLoss(Cause):
                 code="loss = F.cross_entropy(logits, targets)  # not F.nll_loss(logits.softmax(-1), targets)",
                 avoid="do not change learning rate or model: this loss has another minimum",
                 verify="the loss of the untrained model is near ln(classes)",
+            )
+        if case.fact("loss_mistake") == "over_batch":
+            return Advice(
+                first_fix="take the softmax over the classes, which are the last dimension",
+                code="loss = F.cross_entropy(logits, targets)  # not F.nll_loss(F.log_softmax(logits, dim=0), targets)",
+                avoid="do not change learning rate or model: samples of a batch compete with each other in this loss",
+                verify="the loss of the untrained model is near ln(classes), not near ln(batch size)",
             )
         return Advice(
             first_fix="remove the minus sign: the optimizer makes its loss smaller",

@@ -7,7 +7,8 @@ baseline to leave. So the whole run is a curve of averages (see `curve`). It has
 the best three by a share of the level *and* far beyond the scatter of neighbouring averages, where that best is a good
 part of the run ago, and where the loss is not on its way back. The scatter is the median of the averages' second
 differences: no trend inflates it. A level that wanders has small ones and strays far; how far follows from how much
-neighbouring averages resemble each other.
+neighbouring averages resemble each other. The best of many levels is low by chance alone, the lower the more there are:
+the rise must exceed zero by what the lowest of so many normal values is expected to be below them as well.
 
 The test is made once per completed average. Rows of a log are usually averages over many steps, and are enough in small
 numbers; steps of a live run are not.
@@ -67,7 +68,8 @@ class LongRise:
         best, level, peak = levels[place], levels[-1], max(levels[place:])
         error = _error(means)
         is_back = level - best < STAYS * (peak - best)
-        if is_back or level - best < SURE * error or trend(means[-max(WIDE, num_since // 2) :]).falls(SURE / 2):
+        sure = SURE + math.sqrt(math.log(len(levels) / WIDE))
+        if is_back or level - best < sure * error or trend(means[-max(WIDE, num_since // 2) :]).falls(SURE / 2):
             return None
         return Risen(best, level, num_since * self._curve.width)
 

@@ -136,6 +136,7 @@ MISTAKES: Mapping[str, str] = {
     "softmax_twice": "the loss takes a softmax of the model's probabilities: it expects logits",
     "negated": "the loss is a negated one: training makes it larger",
     "no_log": "nll_loss is given probabilities, and expects their logarithms",
+    "over_batch": "the loss's log_softmax is taken over the samples of the batch (dim=0), not over the classes",
 }
 """What is wrong with a loss, by the agent's name for it."""
 
