@@ -213,6 +213,10 @@ def _explained(levels: NDArray[np.float64], place: int) -> float:
     rest = float(np.sum((before - before.mean()) ** 2) + np.sum((after - after.mean()) ** 2))
     return 1.0 - rest / float(np.sum((levels - levels.mean()) ** 2))
 
+MIN_CALM = 20
+THROWN, STILL_CALM = 10.0, 1.5
+"""Ratios to the usual gradient norm: of one that throws a model, and up to which those before it are usual."""
+
 
 def ranks_parted(case: Case) -> Parted | None:
     """The losses of the ranks, if one rose since the onset while another stayed; None if not, or not known."""
@@ -225,3 +229,16 @@ def ranks_parted(case: Case) -> Parted | None:
     if not level > 0 or not (is_parted.mean() >= MOST or is_parted[: MIN_PARTED + 1].sum() >= MIN_PARTED):
         return None
     return Parted(level, float(np.median(low[is_parted])), float(np.median(high[is_parted])), int(is_parted.sum()))
+
+
+def gradient_out_of_calm(case: Case) -> float | None:
+    """How many times the usual norm the gradient was at the onset, where it had been usual until the step before.
+
+    None where it was not `THROWN` times as large at once, or its optimizer divides gradients by their size.
+    """
+    before, since = case.before("grad_norm"), case.since("grad_norm")[:2]
+    if "SGD" not in case.optimizer or len(before) < MIN_CALM or not len(since):
+        return None
+    usual = float(np.median(before))
+    ratio = float(since.max()) / max(usual, 1e-30)
+    return ratio if ratio >= THROWN and float(np.median(before[-5:])) < STILL_CALM * usual else None

@@ -13,6 +13,8 @@ rank has a different domain, all averages are wide and none is an outlier); and 
 the scatter is so small that a harmless difference is many scales. The gradient before the all-reduce, seen on sampled
 steps, is judged in the same way on its logarithm, over fewer samples.
 
+Two ranks have no peers: there the two losses must stay far apart (see `pair`).
+
 It is never critical: a rank with NaN is `non_finite`'s, one with other weights is `replica_desync`'s, and shards that
 are read file by file look like this for a while. Jobs that feed ranks differently on purpose set
 `config={"heterogeneous_data": True}`.
@@ -26,6 +28,7 @@ from numpy.typing import NDArray
 
 from caboose_daemon.rules.parts.finding import Finding, Severity
 from caboose_daemon.rules.parts.lasting_rule import and_more
+from caboose_daemon.rules.parts.pair import Pair
 from caboose_daemon.rules.parts.rule import Rule, RuleConfig
 from caboose_daemon.steps.aligned import AlignedStep, Float64, middle
 from caboose_daemon.steps.view import JobView
@@ -117,6 +120,7 @@ class RankOutlier(Rule[RankOutlierConfig]):
         super().__init__(config)
         self._loss = _Distances()
         self._gradient = _Distances()
+        self._pair = Pair(config.memory_steps)
         self._level = 0.0
         self._by_loss: frozenset[int] = frozenset()
         self._by_gradient: frozenset[int] = frozenset()
@@ -127,7 +131,7 @@ class RankOutlier(Rule[RankOutlierConfig]):
     def observe(self, view: JobView) -> Finding | None:
         """A finding at every step while a rank is an outlier."""
         step = view.step
-        if step is None or step.world < MIN_RANKS or view.config.get("heterogeneous_data"):
+        if step is None or step.world < 2 or view.config.get("heterogeneous_data"):
             return None
         self._watch_loss(step)
         if step.is_sampled:
@@ -163,6 +167,9 @@ class RankOutlier(Rule[RankOutlierConfig]):
         level = abs(float(middle(step.loss if is_seen.all() else step.loss[is_seen])))
         self._level += (level - self._level) / config.memory_steps if self._level else level
         least = config.loss_share * self._level
+        if step.world == 2:
+            self._watch_pair(step, is_seen)
+            return
         if not self._loss.learn(step.loss, is_seen, config.memory_steps, least):
             return
         if self._num_held_steps > 0:
@@ -170,6 +177,19 @@ class RankOutlier(Rule[RankOutlierConfig]):
             return
         is_known = bool(self._by_loss)
         self._by_loss = self._loss.outliers(config.scales, least, config.memory_steps, is_known=is_known)
+
+    def _watch_pair(self, step: AlignedStep, is_seen: NDArray[np.bool_]) -> None:
+        if not is_seen.all():
+            return
+        pair = self._pair
+        pair.learn(float(step.loss[0]), float(step.loss[1]))
+        if not pair.is_ready:
+            return
+        odd = pair.odd(is_known=bool(self._by_loss))
+        self._by_loss = frozenset() if odd is None else frozenset({odd})
+        self._level = pair.higher - abs(pair.apart)
+        self._loss.distance = np.array([pair.apart, -pair.apart])
+        self._loss.apart = self._loss.distance / max(self._level, 1e-12)
 
     def _watch_gradient(self, step: AlignedStep) -> None:
         config = self.config

@@ -15,7 +15,8 @@ before the first collective, is a rank's own, and only that is judged.
 One slow step, a checkpoint written by rank 0 or an evaluation is not enough: a rank must lag in most steps (a share
 with an exponential memory), by a tenth of the step on average, by more than the noise of its own average, and by more
 than the ranks differ anyway, so that neither batches of variable length nor a cluster of two kinds of machines makes
-stragglers. It never pages: a slow run is not lost.
+stragglers. And it must have cost `min_lost_seconds`: a busy machine holds up one process for many steps of a few
+milliseconds. It never pages: a slow run is not lost.
 """
 
 from dataclasses import dataclass
@@ -47,6 +48,8 @@ class StragglerConfig(RuleConfig):
     """Excess of a rank's own time over its peers', as a share of the step, that is reported."""
     memory_steps: int = 25
     """Steps over which the averages are taken; a rank is named after about 1.5 times as many."""
+    min_lost_seconds: float = 1.0
+    """Time that its peers must have waited for it as well; matters where steps take milliseconds."""
 
 
 class _Lags:
@@ -94,6 +97,9 @@ class Straggler(Rule[StragglerConfig]):
         self._is_sharded = False
         self._is_own_known = False
         self._num_held = 0
+        self._slow_since: int | None = None
+        self._lost_seconds = 0.0
+        """That the peers waited since then."""
         self._onset: int | None = None
         self._host = ""
 
@@ -157,12 +163,17 @@ class Straggler(Rule[StragglerConfig]):
             lags = np.maximum(by_data, np.where(self._wait >= 0.5 * by_own, by_own, 0.0))
         slow = np.flatnonzero(lags)
         if not len(slow) or len(slow) > max(1, len(lags) // 4):
+            self._slow_since, self._lost_seconds = None, 0.0
             return self._over(step)
         slow = slow[np.argsort(-lags[slow], kind="stable")]
         worst = int(slow[0])
+        self._slow_since = step.step if self._slow_since is None else self._slow_since
+        self._lost_seconds += float(lags[worst]) * (step.typical_phases[0] or 0.0)
+        if self._onset is None and self._lost_seconds < self.config.min_lost_seconds:
+            return None
         phase = "data" if by_data[worst] >= 0.5 * lags[worst] else self._phase(worst)
         if self._onset is None:
-            self._onset = step.step
+            self._onset = self._slow_since
             rank = view.ranks.get(worst)
             self._host = f" ({rank.host})" if rank is not None and rank.host else ""
         lag, total = float(lags[worst]), step.typical_phases[0] or 0.0

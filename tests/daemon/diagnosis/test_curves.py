@@ -377,3 +377,22 @@ def test_a_jump_that_comes_back_is_not_laid_to_other_data_before_it_is_over() ->
 
 def _confidence(diagnosis: Diagnosis, cause: str) -> float:
     return next((c.confidence for c in diagnosis.causes if c.id == cause), 0.0)
+
+
+def test_a_model_thrown_by_one_gradient_out_of_calm_had_an_odd_batch_not_too_high_a_rate() -> None:
+    """With SGD a step is as large as its gradient: one price with the point lost, and the weights are rewritten."""
+    norms = np.concatenate([np.full(400, 0.53), [76.7, 40.0], np.full(300, 2.0)])
+    loss = np.concatenate([np.full(400, 0.11), [10.4, 6.0], np.geomspace(2.0, 1.1, 300)])
+    findings = (
+        a_finding("gradient_explosion", 401, severity=Severity.CRITICAL, values={"level": 0.53, "peak": 76.7}),
+        a_finding("loss_spike", 401),
+        a_finding("lr_too_high", 401, step=700, values={"rewritten": 0.4, "first": 0.99, "level": 1.13}),
+    )
+
+    def of(optimizer: str) -> Diagnosis:
+        groups = (a_group(optimizer, lr=0.02),)
+        return diagnose(a_case(*findings, curves={"loss": loss, "grad_norm": norms}, groups=groups, visible=SEEN))
+
+    assert order(of("SGD"))[0] == "outlier_batch"
+    says(of("SGD"), "outlier_batch", "145x the usual norm")
+    assert order(of("AdamW"))[0] == "lr_too_high", "whose steps do not grow with the gradient"

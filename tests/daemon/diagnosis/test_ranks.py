@@ -357,3 +357,23 @@ def test_a_loss_that_rises_on_all_ranks_is_no_shard() -> None:
     diagnosis = diagnose(a_case(a_finding("divergence", 300), curves=losses, world=2))
 
     assert "bad_shard" not in order(diagnosis)[:2]
+
+
+def test_ranks_whose_weights_differ_have_other_losses_on_the_same_data() -> None:
+    apart = {
+        "loss": np.concatenate([np.full(150, 0.06), np.full(60, 0.7)]),
+        "loss_min": np.concatenate([np.full(150, 0.05), np.full(60, 0.01)]),
+        "loss_max": np.concatenate([np.full(150, 0.07), np.full(60, 1.2)]),
+    }
+    diagnosis = diagnose(
+        of_ranks(
+            a_desync(layers=8.0, odd=0.0, onset=151),
+            a_finding("loss_spike", 152),
+            a_finding("divergence", 156),
+            curves=apart,
+            world=2,
+        )
+    )
+
+    assert order(diagnosis)[0] == "uneven_update"
+    assert not {"bad_shard", "data_changed"} & set(order(diagnosis))

@@ -226,14 +226,42 @@ def test_a_declared_data_switch_begins_anew() -> None:
     assert story.only("rank_outlier").last.state == "resolved"
 
 
-# Blindness
+# Two ranks
 
 
-def test_two_ranks_have_no_majority_to_stand_apart_from() -> None:
+def test_the_higher_loss_of_two_ranks_that_stay_far_apart_is_the_odd_one() -> None:
     losses = a_run(300, 2)
-    losses[:, 1] *= 5.0
-
+    losses[:, 1] *= 1.25
     assert judged(a_rule(), views(losses)) == []
+
+    losses[:, 1] *= 2.0
+    first, *_ = found = judged(a_rule(), views(losses))
+    assert {finding.ranks for finding in found} == {(1,)}
+    assert first.step == 63, "the first of twice the memory is 0"
+    assert lacks([first.summary], "rank 1", "above its peers' 1.99") == []
+
+
+def test_two_ranks_are_alike_again_when_their_losses_are() -> None:
+    losses = a_run(600, 2)
+    losses[:300, 0] *= 2.5
+
+    assert judged(a_rule(), views(losses))[-1].state == "resolved"
+
+
+@pytest.mark.parametrize("scatter", [normal, heavy_tailed])
+@pytest.mark.parametrize("seed", seeds(5))
+def test_noise_that_falls_with_the_loss_keeps_two_ranks_together(seed: int, scatter: Noise) -> None:
+    """Near zero the losses of two batches are many times each other, and hard stretches of data last."""
+    generator = np.random.default_rng(seed)
+    noise = scatter(generator, 2 * 5000).reshape(5000, 2)
+    for i in range(1, len(noise)):
+        noise[i] = 0.6 * noise[i - 1] + 0.8 * noise[i]
+    losses = 2.0 * np.exp(-np.arange(5000) / 400)[:, None] * np.exp(0.5 * noise)
+
+    assert judged(a_rule(), quick_views(losses)) == []
+
+
+# Blindness
 
 
 def test_a_loss_that_is_not_a_number_is_left_to_its_own_rule() -> None:

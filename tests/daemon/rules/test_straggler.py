@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -94,6 +95,22 @@ def test_the_summary_names_rank_host_phase_and_what_it_costs() -> None:
     summary = a_job(8, forward=only(5, 0.5)).only("straggler").last.summary
 
     assert lacks(summary, "rank 5 (node5): 4", " ms of each step of ", " %)", "in the forward", "since step") == []
+
+
+def test_a_lag_is_no_straggler_before_it_has_cost_a_second() -> None:
+    """A busy machine holds up one process for many steps of a few milliseconds."""
+
+    def quick(num: int) -> Scenario:
+        slow = synchronous(2, forward=only(1, 0.5, first=100))
+
+        def phases(rank: int, step: int) -> Phases:
+            return Phases(*(part / 250 for part in msgspec.structs.astuple(slow["phases"](rank, step))))
+
+        return scenario(2, step_seconds=0.005).plays(num, phases=phases)
+
+    assert quick(300).is_silent, "0.4 s"
+    episode = quick(900).only("straggler")
+    assert (episode.first.ranks, episode.first.onset_step < 160, episode.first.step > 500) == ((1,), True, True)
 
 
 def test_the_share_can_be_configured() -> None:

@@ -72,6 +72,8 @@ class DataChanged(Cause):
             yield opposes(FAIR, "the loss recovered without a change")
         if case.found("lr_schedule"):
             yield opposes(FAIR, "the learning rate changed at that time")
+        if case.found("replica_desync"):
+            yield opposes(STRONG, "the replicas differ since then: the loss rose with the weights")
         if case.came_first("lr_too_high", 0) or case.came_first("oscillation"):
             yield opposes(FAIR, "steps are too large for any data")
         jump = curves.early_jump(case)

@@ -88,7 +88,11 @@ class LrTooHigh(Cause):
 
     def _updates(self, case: Case) -> Iterator[Evidence]:
         rewritten, update = case.most("lr_too_high", "rewritten"), case.most("lr_too_high", "update_ratio")
-        if rewritten:
+        gradient = curves.gradient_out_of_calm(case)
+        if rewritten and gradient is not None and rewritten / gradient < HEALTHY_UPDATE:
+            text = f"one step changed the weights by {100 * rewritten:.3g} %, by a gradient of {gradient:,.3g}x the usual norm"
+            yield opposes(FAIR, f"{text}: a usual one changes them by {100 * rewritten / gradient:.1g} %")
+        elif rewritten:
             yield supports(STRONG, f"one step changed the weights by {100 * rewritten:.3g} %")
         elif update is not None and update > HEALTHY_UPDATE:
             yield supports(STRONG, f"weights change by {100 * update:.2g} % per step")

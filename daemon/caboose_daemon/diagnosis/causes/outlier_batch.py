@@ -66,7 +66,10 @@ class OutlierBatch(Cause):
             grown = float(np.median(norms[-5:]) / max(np.median(norms), 1e-30))
             if grown < 1.5:
                 yield supports(SLIGHT, "gradient norm was usual until the step before")
-        if case.found("lr_schedule", "lr_too_high", "oscillation"):
+        gradient = curves.gradient_out_of_calm(case)
+        if gradient is not None:
+            yield supports(FAIR, f"one gradient of {gradient:,.3g}x the usual norm did it, out of calm")
+        if case.found("lr_schedule", "oscillation") or (gradient is None and case.found("lr_too_high")):
             yield opposes(FAIR, "the learning rate alone would explain it")
         before = case.update_before
         if case.began_early and before is not None and before.value > LARGE_UPDATE:
