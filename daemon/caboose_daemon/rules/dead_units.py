@@ -7,8 +7,9 @@ of a whole window of sampled steps. The agent counts this (it subsamples batch a
 its own data, so the smallest share over the ranks is the best bound on what is dead everywhere. A window of few samples
 means little: a unit that is active for one sample in a hundred would look dead, so small windows are not judged.
 
-A large share that stays is a warning: large trained nets have such layers and work. It is critical where units are
-*dying*: the share passed `critical_share`, stayed there for a second window, and was clearly lower not long before.
+A large share is a warning, except where the run has learned: trained nets have such layers and work, so there a share
+up to `critical_share` is a note. It is critical where units are *dying*: the share passed `critical_share`, stayed there
+for a second window, and was clearly lower not long before.
 """
 
 from dataclasses import dataclass
@@ -18,14 +19,18 @@ from numpy.typing import NDArray
 
 from caboose_daemon.rules.parts.finding import Finding, Severity
 from caboose_daemon.rules.parts.lasting_rule import LastingRule, and_more
+from caboose_daemon.rules.parts.progress import Progress
 from caboose_daemon.rules.parts.rule import RuleConfig
 from caboose_daemon.steps.aligned import AlignedStep
-from caboose_daemon.steps.view import JobView
+from caboose_daemon.steps.view import MOVING_OBJECTIVE, JobView
 
 WINDOW = 8
 """Sampled steps in the agent's window."""
 DRIFT = 0.02
 """Rise of the share from window to window that does not count as dying."""
+LEARNED = 0.3
+"""Share of its first loss that a run which has learned has come down by."""
+LOSS_MEMORY = 32.0
 CALM = 0.9
 """Share of the threshold below which it is resolved, so that a layer at the threshold is reported once."""
 
@@ -55,10 +60,16 @@ class DeadUnits(LastingRule[DeadUnitsConfig]):
         super().__init__(config)
         self._floor: NDArray[np.float64] = np.zeros(0)
         self._last_share: NDArray[np.float64] = np.zeros(0)
+        self._progress = Progress()
+        self._level = 0.0
+        """Of the recent losses."""
 
     def observe(self, view: JobView) -> Finding | None:
         """A finding at every window in which a layer has too many dead units."""
         step = view.step
+        if step is not None and (loss := step.finite_loss) is not None:
+            self._progress.observe(loss, view)
+            self._level += (loss - self._level) / min(self._progress.num, LOSS_MEMORY)
         found = step.module_values("activation_dead") if step is not None and step.is_sampled else None
         if step is None or found is None or 2 * len(found.ranks) < view.world:
             return None
@@ -77,8 +88,9 @@ class DeadUnits(LastingRule[DeadUnitsConfig]):
         is_critical = bool(dying[rows].any())
         names = [view.modules[row].name if row < len(view.modules) else f"module {row}" for row in rows.tolist()]
         rising = ", rising" if is_critical else ""
+        is_usual = shares[rows[0]] <= self.config.critical_share and self._has_learned(view)
         return self._found(
-            Severity.CRITICAL if is_critical else Severity.WARNING,
+            Severity.CRITICAL if is_critical else Severity.INFO if is_usual else Severity.WARNING,
             step.step,
             f"dead ReLUs: {100 * shares[rows[0]]:.0f} % of {names[0]} (limit {100 * self.config.share:.0f} %)"
             f"{and_more(len(rows), 'layer')}{rising}, {self._since(step.step)}",
@@ -86,6 +98,11 @@ class DeadUnits(LastingRule[DeadUnitsConfig]):
             phase="forward",
             values={"share": float(shares[rows[0]]), "num_layers": float(len(rows))},
         )
+
+    def _has_learned(self, view: JobView) -> bool:
+        """Whether the run works in spite of it; where the objective moves, its loss does not show that it does not."""
+        gained = self._progress.gained(self._level)
+        return MOVING_OBJECTIVE in view.visible or gained >= LEARNED * abs(self._progress.first)
 
     def _is_window_small(self, view: JobView, step: AlignedStep) -> bool:
         samples = None if step.num_samples is None else step.num_samples / max(1, step.num_present)

@@ -24,7 +24,7 @@ from caboose_daemon.rules.parts.finding import Finding, Severity
 from caboose_daemon.rules.parts.lasting import Lasting
 from caboose_daemon.rules.parts.progress import Progress
 from caboose_daemon.rules.parts.rule import Rule, RuleConfig
-from caboose_daemon.steps.view import JobView
+from caboose_daemon.steps.view import MOVING_OBJECTIVE, JobView
 
 DOUBLED = math.log(2.0)
 SOLVED = 0.01
@@ -32,6 +32,8 @@ SOLVED = 0.01
 MAX_GAP = 4
 """Steps since the last norm, above which a rise is no jump: where norms are taken rarely, the loss must tell."""
 MIN_SCALE = 0.05
+MOVING_TIMES = 5
+"""Times as many steps as are critical elsewhere are a warning where the objective moves."""
 """Smallest scale of the norm's logarithm: the level is not taken to be known to better than 5 %."""
 
 
@@ -124,7 +126,10 @@ class GradientExplosion(Rule[GradientExplosionConfig]):
             return self._end(step.step, norm)
         self._num_high = self._num_high + 1 if is_high or is_doubling else 0
         self._longest = max(self._longest, self._num_high)
-        now = self._severity(norm, is_doubling=is_doubling, is_loss_high=is_loss_high)
+        if MOVING_OBJECTIVE in view.visible:
+            now = self._severity_while_moving(norm)
+        else:
+            now = self._severity(norm, is_doubling=is_doubling, is_loss_high=is_loss_high)
         self._worst = max(self._worst, now, key=lambda s: s.rank)
         level = math.exp(self._level)
         onset = self._lasting.onset if self._lasting.onset is not None else step.step
@@ -188,6 +193,13 @@ class GradientExplosion(Rule[GradientExplosionConfig]):
             return Severity.CRITICAL
         is_warning = is_doubling or num >= self.config.persist_steps or ratio >= self.config.outlier_ratio
         return Severity.WARNING if is_warning else Severity.INFO
+
+    def _severity_while_moving(self, norm: float) -> Severity:
+        """Where the objective moves, norms jump with it: a copied target network, a new reward, a better opponent."""
+        num, ratio = self._num_high, norm / math.exp(self._level)
+        if self._is_known and num >= self.config.critical_steps and ratio >= self.config.outlier_ratio**2:
+            return Severity.CRITICAL
+        return Severity.WARNING if num >= MOVING_TIMES * self.config.critical_steps else Severity.INFO
 
     def _end(self, step: int, norm: float) -> Finding:
         summary = f"gradient norm back at {norm:.3g} after a peak of {self._peak:.3g}"

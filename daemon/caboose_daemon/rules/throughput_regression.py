@@ -12,7 +12,8 @@ slows thousands of steps of a few milliseconds. Steps that grow from one part of
 `grown_times` of their first length are reported at once, and with less growth where the memory grows as well: so
 grows what a loop keeps and never frees, while a machine that is busy with something else is slower now and then.
 Start-up, compilation and evaluation are left out; a batch ramp, a data switch and a resume start a new baseline. The
-phase that grew most is named. It never pages: a slow run is not lost.
+phase that grew most is named. It never pages: a slow run is not lost. Where the objective moves and only steps are
+counted it is a note: an episode of a better policy is longer, and so is its step.
 """
 
 import math
@@ -28,7 +29,7 @@ from caboose_daemon.rules.parts.finding import Finding, Severity
 from caboose_daemon.rules.parts.lasting import Lasting
 from caboose_daemon.rules.parts.rule import Rule, RuleConfig
 from caboose_daemon.steps.aligned import PHASES, AlignedStep
-from caboose_daemon.steps.view import JobView
+from caboose_daemon.steps.view import MOVING_OBJECTIVE, JobView
 
 CLIP = math.log(3.0)
 SIGMAS = 6.0
@@ -103,7 +104,8 @@ class ThroughputRegression(Rule[ThroughputRegressionConfig]):
         self._learn(math.log(work / seconds), np.array([phase or 0.0 for phase in step.typical_phases]))
         if self._num_steps < self.config.baseline_steps // 2:
             return None
-        return self._judge(step)
+        is_work_known = unit != "steps" or MOVING_OBJECTIVE not in view.visible
+        return self._judge(step, Severity.WARNING if is_work_known else Severity.INFO)
 
     def resume(self, finding: Finding) -> None:
         """The baseline is in the finding."""
@@ -133,7 +135,7 @@ class ThroughputRegression(Rule[ThroughputRegressionConfig]):
             self._best = self._slow
             self._usual_phases = self._phases.copy()
 
-    def _judge(self, step: AlignedStep) -> Finding | None:
+    def _judge(self, step: AlignedStep, severity: Severity) -> Finding | None:
         config = self.config
         below = self._best - self._recent
         noise = math.sqrt(max(self._square - self._recent**2, 0.0) / (2.0 * config.recent_steps - 1.0))
@@ -159,7 +161,7 @@ class ThroughputRegression(Rule[ThroughputRegressionConfig]):
             summary = f"back at {amount(now)} {self._unit}/s, best {amount(before)}"
         return Finding(
             rule=self.name,
-            severity=self.capped(Severity.WARNING) if verdict == "open" else Severity.INFO,
+            severity=self.capped(severity) if verdict == "open" else Severity.INFO,
             step=step.step,
             onset_step=self._lasting.onset,
             summary=summary,

@@ -34,6 +34,14 @@ def test_is_silent_up_to_the_threshold_and_warns_above_it() -> None:
     assert lacks(episode.first.summary, "41 % of relu1", "limit 40 %", "since step 8") == []
 
 
+def test_less_than_the_critical_share_is_a_note_in_a_run_that_has_learned() -> None:
+    learned = a_relu_net().losses(*(2.3 * 0.99**step for step in range(120)))
+    assert window(learned, 0.5).only("dead_units").severity == "info"
+
+    learned = a_relu_net().losses(*(2.3 * 0.99**step for step in range(120)))
+    assert window(learned, 0.7).only("dead_units").severity == "warning"
+
+
 def test_names_the_worst_layer_first() -> None:
     assert window(a_relu_net(), 0.5, 0.9).only("dead_units").first.layers == ("relu2", "relu1")
 

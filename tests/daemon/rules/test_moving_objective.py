@@ -25,3 +25,14 @@ def test_a_number_that_is_not_finite_is_found_all_the_same_and_who_abstains_is_s
     abstaining = story.job.attempt.engine.abstaining(story.job.visible)
     assert {rule.name for rule in RULES if rule.assumes_falling_loss} <= abstaining.keys()
     assert "falling_loss" in abstaining["divergence"]
+
+
+def test_a_gradient_that_jumps_with_its_target_is_a_note_and_one_that_stays_high_is_not() -> None:
+    def story(steps: int, height: float) -> str:
+        told = scenario(ranks=1, noise=0.02, facts={"objective": "reinforcement"}).healthy(60)
+        told.loss_spike(at=61, height=1.5, steps=steps, grad_height=height)
+        return str(told.only("gradient_explosion").severity)
+
+    assert story(8, 95.0) == "info", "a copied target network"
+    assert story(60, 20.0) == "warning"
+    assert story(30, 300.0) == "critical"
