@@ -7,6 +7,10 @@ its gradients makes new ones, or changes them once more. So the smallest trained
 one optimizer step to the next: the same tensor, changed by one backward pass alone (and by the clippers that were seen
 in between), has kept what it had. One forward pass between two steps is judged; more may be an accumulation.
 
+DDP copies the reduced gradient over the local one, which is a change as well. How many such changes a pass brings shows
+in the first gradient, which is new and was never cleared. Gradients that are views of DDP's buckets share their versions
+with other parameters': there nothing is said.
+
 The first new gradient ends it: a loop that clears its gradients does so at every step. Nothing waits for the device.
 """
 
@@ -26,6 +30,8 @@ class KeptGradients:
         self._parameter = min(trained, key=lambda p: p.numel(), default=None)
         self._gradient: torch.Tensor | None = None
         self._version = self._num_forwards = self._num_clips = self._num_kept = 0
+        self._num_copies: int | None = None
+        """Changes of a gradient by a pass beside the addition."""
         self.is_watching = self._parameter is not None
         self.are_kept = False
 
@@ -37,13 +43,17 @@ class KeptGradients:
 
     def before_step(self) -> None:
         """An optimizer's step begins: judges what happened to the gradient since the last one."""
+        gradient = None if self._parameter is None else self._parameter.grad
+        if self._num_copies is None and gradient is not None:
+            self._num_copies = gradient._version - self._num_clips if self._num_forwards == 1 else 0
+            if gradient._is_view():
+                self._end()
         if self._parameter is None or self._gradient is None:
             return
-        gradient = self._parameter.grad
-        if gradient is not self._gradient:
+        if gradient is None or gradient is not self._gradient:
             self._end()
             return
-        changes = gradient._version - self._version
+        changes = gradient._version - self._version - (self._num_copies or 0)
         is_one_pass = self._num_forwards == 1
         if is_one_pass and changes == 2 + self._num_clips:
             self._end()  # it was set to zero in place

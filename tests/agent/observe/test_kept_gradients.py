@@ -1,10 +1,13 @@
 """Loops that never clear their gradients, and all the ways in which the others do."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from caboose.observe.kept_gradients import KeptGradients
 
@@ -30,8 +33,10 @@ def at_the_end(optimizer: torch.optim.Optimizer, model: nn.Module, when: str) ->
         model.zero_grad(set_to_none=False)
 
 
-def trained(clear: Clear, *, clips: bool = False, passes: int = 1, steps: int = 12) -> KeptGradients:
-    model = nn.Linear(4, 2)
+def trained(
+    clear: Clear, *, clips: bool = False, passes: int = 1, steps: int = 12, model: nn.Module | None = None
+) -> KeptGradients:
+    model = nn.Linear(4, 2) if model is None else model
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     kept = KeptGradients(list(model.parameters()))
     for _ in range(steps):
@@ -75,3 +80,22 @@ def test_two_forward_passes_in_a_step_are_not_judged(clear: Clear) -> None:
 
 def test_a_model_without_trained_parameters_is_not_watched() -> None:
     assert not KeptGradients([torch.zeros(3)]).is_watching
+
+
+@pytest.fixture
+def one_rank(tmp_path: Path) -> Iterator[None]:
+    """A process group of this process alone."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'group'}", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("one_rank")
+@pytest.mark.parametrize("clips", [False, True])
+def test_gradients_that_ddp_copies_are_kept_or_cleared_as_others(clips: bool) -> None:
+    def ddp(clear: Clear, **settings: bool) -> bool:
+        return trained(clear, clips=clips, model=DistributedDataParallel(nn.Linear(4, 2), **settings)).are_kept
+
+    assert ddp(never)
+    assert not any(ddp(clear) for clear in (in_front, in_between, at_the_end))
+    assert not ddp(never, gradient_as_bucket_view=True), "nothing is said of views"

@@ -74,6 +74,8 @@ class DataChanged(Cause):
             yield opposes(FAIR, "the learning rate changed at that time")
         if case.found("replica_desync"):
             yield opposes(STRONG, "the replicas differ since then: the loss rose with the weights")
+        elif (parted := curves.ranks_parted(case)) is not None:
+            yield opposes(FAIR, f"a rank's loss stayed near {parted.low:.3g}: not the data of all")
         if case.came_first("lr_too_high", 0) or case.came_first("oscillation"):
             yield opposes(FAIR, "steps are too large for any data")
         jump = curves.early_jump(case)
