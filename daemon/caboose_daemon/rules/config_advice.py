@@ -259,8 +259,8 @@ class ConfigAdvice(LastingRule[ConfigAdviceConfig]):
 
         A run that is resumed has shown what it does at its rate. One that came with the resume is for `lr_schedule`.
         """
-        is_warning = self._is_from_start and MOVING_OBJECTIVE not in view.visible
-        return Severity.WARNING if is_warning else Severity.INFO
+        is_known = self._first_step is not None and self._first_step > 1
+        return Severity.INFO if is_known or MOVING_OBJECTIVE in view.visible else Severity.WARNING
 
     def _after_look_steps(self, view: JobView) -> list[tuple[str, Severity, str]]:
         advice = []

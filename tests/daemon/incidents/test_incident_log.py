@@ -235,7 +235,7 @@ def test_advice_and_standstill_have_kin_too_while_the_times_fit(known: Episode, 
 
 
 def test_every_piece_of_advice_that_warns_of_something_is_one_the_rule_gives() -> None:
-    given = set(re.findall(r'\("(\w+)", (?:Severity|_about_rates)', inspect.getsource(config_advice)))
+    given = set(re.findall(r'\("(\w+)", (?:Severity|self._about_rates)', inspect.getsource(config_advice)))
 
     assert set(WARNS_OF) | set(CONFIRMED_BY) <= given
 
