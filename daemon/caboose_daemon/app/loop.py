@@ -23,11 +23,10 @@ from collections.abc import Callable, Iterator
 from socket import socketpair
 
 import zmq
-import zmq.auth.thread
 
-from caboose_daemon.app.key_watch import KeyWatch
 from caboose_daemon.app.keys import DaemonKeys
-from caboose_daemon.app.report_connections import Reason, Received, ReportConnections
+from caboose_daemon.app.report_connections import Reason, Received
+from caboose_daemon.app.report_port import ReportPort
 from caboose_daemon.app.sinks import DaemonSink
 from caboose_daemon.ingest.receiver import Receiver
 from caboose_daemon.ingest.verdicts import Verdicts
@@ -38,8 +37,6 @@ from caboose_daemon.out.web.writes import Write, Writes
 from caboose_daemon.rollback.commander import QueuedCommand
 from caboose_daemon.rollback.policy import Policy
 from caboose_wire import Message, Welcome, encode
-from caboose_wire.codec import MAX_FRAME_BYTES
-from caboose_wire.sockets import outlast
 
 logger = logging.getLogger("caboose.daemon")
 
@@ -55,17 +52,6 @@ LATE_SECONDS = 5.0
 LOG_SECONDS = 60.0
 FAILED_SECONDS = 0.1
 """Pause after a turn that failed as a whole."""
-
-
-def configure(router: "zmq.Socket[bytes]") -> None:
-    """Sets the options of the socket that ranks report to."""
-    outlast(router)
-    router.setsockopt(zmq.LINGER, 0)
-    router.setsockopt(zmq.ROUTER_MANDATORY, 1)
-    router.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
-    router.setsockopt(zmq.SNDHWM, 1_000)
-    router.setsockopt(zmq.BACKLOG, 4096)
-    router.setsockopt(zmq.HANDSHAKE_IVL, 5_000)
 
 
 class Loop:
@@ -91,11 +77,8 @@ class Loop:
         self._sink = sink
         self._clock = clock
         self._context = zmq.Context()
-        self._authenticator: zmq.auth.thread.ThreadAuthenticator | None = None
-        self._keys: KeyWatch | None = None
-        self._socket = self._context.socket(zmq.ROUTER)
-        self._configure(keys)
-        self._connections = ReportConnections(self._socket, self._closed, is_encrypted=keys is not None)
+        self._port = ReportPort(self._context, keys, self._closed)
+        self._socket, self._connections, self._keys = self._port.socket, self._port.connections, self._port.keys
         self._writes = writes or Writes()
         self._bell, self._rope = socketpair()
         """Rung by the HTTP thread: the loop wakes."""
@@ -113,24 +96,9 @@ class Loop:
         self._thread = threading.Thread(target=self._run, name="caboose-loop")
         self.failure: BaseException | None = None
 
-    def _configure(self, keys: DaemonKeys | None) -> None:
-        socket = self._socket
-        configure(socket)
-        if keys is not None:
-            self._authenticator = zmq.auth.thread.ThreadAuthenticator(self._context)
-            self._authenticator.start()
-            self._keys = KeyWatch(keys.agents_dir)
-            self._authenticator.configure_curve_callback(domain="*", credentials_provider=self._keys)
-            socket.curve_publickey = keys.public
-            socket.curve_secretkey = keys.secret
-            socket.curve_server = True
-
     def bind(self, endpoint: str) -> str:
         """Binds and returns the real endpoint (port 0 becomes a free one)."""
-        if endpoint.startswith("tcp://["):
-            self._socket.setsockopt(zmq.IPV6, 1)
-        self._socket.bind(endpoint)
-        return self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        return self._port.bind(endpoint)
 
     def start(self) -> None:
         self._thread.start()
@@ -280,7 +248,7 @@ class Loop:
             self._step_aside()
 
     def _handle(self, received: Received, now: float) -> None:
-        key = "" if self._keys is None else self._keys.key_of(received)
+        key = self._port.key_of(received)
         if key is None:
             return  # it was revoked
         for to, message in self._receiver.handle(received.peer, received.frames, now, key):
@@ -344,10 +312,7 @@ class Loop:
         self._stopping.set()
         if self._thread.ident is not None:
             self._thread.join(timeout=5)
-        if self._authenticator is not None:
-            self._authenticator.stop()
-        self._connections.stop()
-        self._socket.close(linger=0)
+        self._port.close()
         self._context.term()
         self._bell.close()
         self._rope.close()

@@ -11,7 +11,7 @@ import pytest
 import zmq
 import zmq.auth.thread
 
-from caboose_daemon.app.loop import configure
+from caboose_daemon.app.report_port import configure
 from caboose_daemon.app.report_connections import (
     CHECK_SECONDS,
     ENOUGH,
