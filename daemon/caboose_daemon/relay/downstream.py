@@ -1,0 +1,84 @@
+"""What ranks and other relays send to a relay: each message becomes a parcel under the relay's number of its rank."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+
+from caboose_daemon.ingest.table_store import TableStore
+from caboose_daemon.relay.rank_numbers import RankNumbers
+from caboose_wire import HelloRequest, WireError, encode
+from caboose_wire.bundles import GONE, HELLO, MESSAGE, UP_START, Bundle, Parcel, RelayHealth, unpack
+from caboose_wire.codec import HELLO_START, VERSION
+from caboose_wire.hello_tables import digest_of, take_apart
+
+MAX_KEY_BYTES = 255
+REPORTS = (bytes((VERSION, 2)), bytes((VERSION, 9)), bytes((VERSION, 10)))
+"""First frames of messages that may wait for those of other ranks: StepReport, StepReports, StepRun ..."""
+HEARTBEAT = bytes((VERSION, 4))
+"""... and of those that wait, and are not waited for."""
+
+
+class Downstream:
+    """The ranks and relays behind this one."""
+
+    def __init__(self) -> None:
+        self.numbers = RankNumbers()
+        self.tables = TableStore()
+        self._relays: dict[bytes, dict[str, RelayHealth]] = {}
+        """What the relays behind this one reported, by connection and name."""
+        self._tasks: dict[bytes, list[Parcel]] = {}
+
+    def health(self) -> list[RelayHealth]:
+        """What the relays behind this one reported last."""
+        return [health for known in self._relays.values() for health in known.values()]
+
+    def take(self, peer: bytes, frames: Sequence[bytes], key: str) -> Iterator[Parcel]:
+        """The parcels of one message; WireError if it cannot be sent on."""
+        if frames[0] == UP_START:
+            yield from self._take_bundle(peer, unpack(frames), key.encode())
+        elif len(frames[0]) != len(HELLO_START) or len(frames) < 2:
+            raise WireError("malformed", "a message begins with a frame of version and type")
+        elif frames[0] == HELLO_START:
+            yield self._introduce(self.numbers.of(peer), frames, key.encode())
+        else:
+            yield Parcel(self.numbers.of(peer), frames)
+
+    def _introduce(self, number: int, frames: Sequence[bytes], key: bytes) -> Parcel:
+        own, tables = take_apart(frames[1])
+        digests = tuple(map(digest_of, tables))
+        self.tables.add(dict(zip(digests, tables, strict=True)))
+        return Parcel(number, [frames[0], own, *frames[2:]], HELLO, key, digests)
+
+    def _take_bundle(self, peer: bytes, bundle: Bundle, key: bytes) -> Iterator[Parcel]:
+        known = self._relays.setdefault(peer, {})
+        known.update({health.name: health for health in bundle.health})
+        self.tables.add(bundle.tables)
+        for parcel in bundle.parcels:
+            if parcel.kind == GONE:
+                yield from (Parcel(number, [], GONE) for number in self.numbers.remove(peer, parcel.rank))
+                continue
+            number = self.numbers.of(peer, parcel.rank)
+            if parcel.kind == MESSAGE:
+                yield Parcel(number, parcel.frames)
+            elif self.tables.has(parcel.tables):
+                yield Parcel(number, parcel.frames, HELLO, joined(key, parcel.key), parcel.tables)
+            else:  # they were dropped on their way, or here
+                self._tasks.setdefault(peer, []).append(Parcel(parcel.rank, encode(HelloRequest())))
+
+    def tasks(self) -> dict[bytes, list[Parcel]]:
+        """For each relay that must send tables again: what is sent to the ranks whose Hello could not be read."""
+        tasks, self._tasks = self._tasks, {}
+        return tasks
+
+    def is_relay(self, peer: bytes) -> bool:
+        return peer in self._relays
+
+    def closed(self, peer: bytes) -> list[Parcel]:
+        """A connection is closed: what is upstream is sent for each rank behind it."""
+        self._relays.pop(peer, None)
+        return [Parcel(number, [], GONE) for number in self.numbers.closed(peer)]
+
+
+def joined(key: bytes, inner: bytes) -> bytes:
+    """The key of a rank behind another relay: that of the relay's connection, and what the relay knows."""
+    whole = b"/".join(filter(None, (key, inner)))
+    return whole if len(whole) <= MAX_KEY_BYTES else hashlib.sha256(whole).hexdigest().encode()
