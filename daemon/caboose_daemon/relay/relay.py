@@ -11,7 +11,7 @@ While upstream is away, messages wait in the buffer; beyond its bound the oldest
 acknowledged between the two: what was under way when a connection broke, or when a relay was killed, shows as gaps in
 the ranks' own numbers (`StepReport.seq`), which the daemon counts.
 
-A relay knows no job. It keeps nothing across a restart: the ranks connect again, and the daemon asks each for its Hello.
+A relay keeps nothing across a restart: the ranks connect again, and the daemon asks each for its Hello.
 """
 
 import contextlib
@@ -27,11 +27,12 @@ from caboose_daemon.app.report_port import ReportPort
 from caboose_daemon.relay import settings as relay_settings
 from caboose_daemon.relay.buffer import Buffer
 from caboose_daemon.relay.downstream import HEARTBEAT, REPORTS, Downstream
+from caboose_daemon.relay.one_of_all import OneOfAll
 from caboose_daemon.relay.settings import RelayError, RelaySettings
 from caboose_daemon.relay.upstream import LINGER_MS, Upstream
 from caboose_daemon.version import __version__
 from caboose_wire import Refused, WireError, decode, encode
-from caboose_wire.bundles import DOWN_START, MAX_RELAYS, UP_START, Parcel, RelayHealth, pack, unpack
+from caboose_wire.bundles import DOWN_START, GONE, MAX_RELAYS, UP_START, Parcel, RelayHealth, pack, unpack
 
 logger = logging.getLogger("caboose.relay")
 
@@ -53,6 +54,7 @@ class Relay:
         self._context = zmq.Context()
         self._port = ReportPort(self._context, settings.keys, self._closed)
         self._downstream = Downstream()
+        self._one_of_all = OneOfAll()
         self._buffer = Buffer(settings.buffer_bytes)
         self._upstream = Upstream(self._context, settings.upstream, settings.upstream_keys, time.monotonic())
         self._sent_tables: set[bytes] = set()
@@ -216,7 +218,8 @@ class Relay:
         while self._can_send(now) and (self._buffer or now >= self._next_health):
             parcels = self._buffer.next()
             health = self._health(now) if now >= self._next_health else []
-            if not self._send_tables(parcels) or not self._send(pack(UP_START, parcels, health=health)):
+            reduced = self._one_of_all.reduce(parcels)
+            if not self._send_tables(parcels) or not self._send(pack(UP_START, reduced, health=health)):
                 return False
             self._buffer.sent(len(parcels))
             if health:
@@ -294,6 +297,9 @@ class Relay:
     def _keep(self, parcel: Parcel, now: float) -> None:
         self._buffer.add(parcel, now)
         kind = parcel.frames[0] if parcel.frames else b""
+        if parcel.kind == GONE:
+            self._reported.discard(parcel.rank)
+            self._one_of_all.forget(parcel.rank)
         if kind in REPORTS:
             self._reported.add(parcel.rank)
         elif kind != HEARTBEAT:
@@ -301,7 +307,6 @@ class Relay:
 
     def _lose(self, peer: bytes, now: float) -> None:
         for parcel in self._downstream.closed(peer):
-            self._reported.discard(parcel.rank)
             self._keep(parcel, now)
 
     def _closed(self, reason: Reason) -> None:

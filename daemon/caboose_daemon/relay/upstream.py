@@ -93,5 +93,3 @@ class Upstream:
         self.socket.disable_monitor()
         self.monitor.close(linger=0)
         self.socket.close(linger=linger_ms)
-
-
