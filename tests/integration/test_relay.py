@@ -59,7 +59,7 @@ def report(rank: int, step: int) -> StepReport:
 
 def play(daemon: DaemonProcess, endpoints: Sequence[str]) -> dict[str, Any]:
     """The story of 64 ranks, divided among these endpoints; what the daemon makes of it, without its own times."""
-    told = {"visible": EVERYTHING, "modules": MODULES, "is_batching": True}
+    told = {"visible": (*EVERYTHING, "fingerprint"), "modules": MODULES, "is_batching": True}
     with simulated_ranks(endpoints[0], WORLD, told, per_host=8, endpoints=endpoints) as ranks:
         assert wait_until(lambda: daemon.get("/api/v1/daemon")["num_peers"] == WORLD, 10)
         for step in range(1, STEPS + 1):
@@ -78,7 +78,7 @@ def timeless(found: Any) -> Any:
     return [timeless(one) for one in found] if isinstance(found, list) else found
 
 
-OWN_TIMES = frozenset({"detected_time", "lag_seconds", "opened", "opened_time", "closed_time", "time"})
+OWN_TIMES = frozenset({"detected_time", "lag_seconds", "last_time", "opened", "opened_time", "closed_time", "time"})
 
 
 @pytest.fixture(scope="module")
