@@ -31,6 +31,7 @@ import ingest
 import ingest_swarm
 import msgspec
 
+from caboose_daemon.cli.daemon import COLLECT_AFTER
 from caboose_daemon.ingest.relays import Relays, lots
 from caboose_daemon.relay.downstream import Downstream
 from caboose_daemon.relay.one_of_all import OneOfAll
@@ -176,29 +177,28 @@ def virtual(world: int, per_relay: int, steps: int, options: argparse.Namespace)
     nodes = [Node() for _ in groups]
     now = 1000.0
 
-    def feed(number: int, messages: list[tuple[int, list[bytes]]]) -> tuple[float, float, int]:
-        """CPU seconds of the relay and of the daemon, and the bytes between them."""
+    def feed(made: list[list[tuple[int, list[bytes]]]]) -> tuple[float, float, int]:
+        """CPU seconds of all relays and of the daemon, and the bytes between them."""
         start = time.process_time()
-        bundles = nodes[number].relay(messages)
+        bundles = [(number, frames) for number, some in enumerate(made) for frames in nodes[number].relay(some)]
         between = time.process_time()
-        for frames in bundles:
+        for number, frames in bundles:
             for one in relays.receive(b"relay%d" % number, frames, "", now):
                 core.receiver.handle_whole(one.peer, one.frames, one.size, now, one.key, one.tables)
-        return between - start, time.process_time() - between, size(bundles)
+        return between - start, time.process_time() - between, size([frames for _, frames in bundles])
 
-    storm = 0.0
-    for number, ranks in enumerate(groups):
-        storm += feed(number, [(rank, encode(swarm.hello(rank))) for rank in ranks])[1]
+    _, storm, _ = feed([[(rank, encode(swarm.hello(rank))) for rank in ranks] for ranks in groups])
     gc.collect()
     gc.freeze()
+    gc.set_threshold(*COLLECT_AFTER)  # as in a daemon
     by_relay = by_daemon = judging = 0.0
     num_bytes = 0
     for step in range(1, steps + 1):
         now += 1.0
-        for number, ranks in enumerate(groups):
-            made = [(rank, encode(_at(swarm.report(rank, step), now))) for rank in ranks]
-            relay, daemon, sent = feed(number, made)
-            by_relay, by_daemon, num_bytes = by_relay + relay, by_daemon + daemon, num_bytes + sent
+        made = [[(rank, encode(_at(swarm.report(rank, step), now))) for rank in ranks] for ranks in groups]
+        relay, daemon, sent = feed(made)
+        by_relay, by_daemon, num_bytes = by_relay + relay, by_daemon + daemon, num_bytes + sent
+        del made
         start = time.process_time()
         core.pass_time(now)
         judging += time.process_time() - start

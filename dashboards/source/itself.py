@@ -3,7 +3,7 @@
 from grafana_foundation_sdk.builders import dashboard as build
 
 from caboose_daemon.out.metrics.metric import JOB
-from dashboards.source.board import board, chosen
+from dashboards.source.board import board, daemons
 from dashboards.source.look import NOTED, PAGED, WARNED, YES_IS_GOOD
 from dashboards.source.panels import Column, Curve, Panel, curves, number, table
 from dashboards.source.queries import ANY_JOB, gauge, increase, rate, select
@@ -28,15 +28,7 @@ def itself() -> build.Dashboard:
             ("Agents", _agents()),
         ],
         jobs="many",
-        extra=[
-            chosen(
-                "instance",
-                "Daemon",
-                "label_values(caboose_daemon_info, instance)",
-                is_many=True,
-                about="The daemons, by the address that Prometheus scrapes.",
-            )
-        ],
+        extra=[daemons()],
         since="now-12h",
         refresh="1m",
     )

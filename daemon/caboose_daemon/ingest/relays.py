@@ -81,7 +81,6 @@ class Relays:
             arrival = self._arrival(peer, relay, parcel, key)
             if arrival is not None:
                 found.append(arrival)
-        self._states.num_ranks = sum(len(known.ranks) for known in self._relays.values())
         return found
 
     def _add_tables(self, relay: _Relay, bundle: Bundle, now: float) -> None:
@@ -92,13 +91,16 @@ class Relays:
     def _arrival(self, peer: bytes, relay: _Relay, parcel: Parcel, key: str) -> Arrival | None:
         name = self._token + peer + parcel.rank.to_bytes(_NUMBER_BYTES, "little")
         if parcel.kind == GONE:
-            relay.ranks.discard(parcel.rank)
+            if parcel.rank in relay.ranks:
+                relay.ranks.remove(parcel.rank)
+                self._states.num_ranks -= 1
             return Arrival(name)
         if parcel.rank not in relay.ranks:
             if len(relay.ranks) >= MAX_RANKS_OF_RELAY:
                 self._states.num_ignored += 1
                 return None
             relay.ranks.add(parcel.rank)
+            self._states.num_ranks += 1
         size = parcel.size
         if parcel.kind != HELLO:
             return Arrival(name, parcel.frames, size, key)
