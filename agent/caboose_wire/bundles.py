@@ -207,7 +207,8 @@ def _read_parcels(body: bytes, num_parcels: int) -> list[Parcel]:
     for _ in range(num_parcels):
         rank, kind, first, num_frames = read_parcel(body, at)
         at += _PARCEL.size
-        key, tables = b"", ()
+        key = b""
+        tables: tuple[bytes, ...] = ()
         if kind == HELLO:
             num_key = body[at]
             key = body[at + 1 : at + 1 + num_key]

@@ -367,7 +367,7 @@ def test_the_batch_script_starts_relays_with_the_keys_of_the_daemon(tmp_path: Pa
     bin_.mkdir()
     program(bin_, "scontrol", "echo 127.0.0.1")
     program(bin_, "caboose", f'exec {shlex.quote(sys.executable)} -m caboose_daemon "${{@//0.0.0.0/127.0.0.1}}"')
-    url = "sed 's/.*\"url\": \"//; s/\".*//' state/ready.json"
+    url = 'sed \'s/.*"url": "//; s/".*//\' state/ready.json'
     doctor = f"caboose doctor --daemon $({url}) --endpoint $CABOOSE_ENDPOINT --json >doctor.json || true"
     wait = "for _ in $(seq 100); do [ -S ${CABOOSE_ENDPOINT#ipc://} ] && break; sleep 0.1; done"
     relay = 'shift 4; echo $$ >relay.pid; exec "$@"'
