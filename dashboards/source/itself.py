@@ -153,8 +153,8 @@ def _ingest() -> list[Panel]:
             Curve(gauge("caboose_relays_connected", operator="sum"), "relays"),
             Curve(gauge("caboose_jobs_known", operator="sum"), "jobs"),
             unit="none",
-            about="Ranks registered with the daemons, relays, and jobs in memory. A sudden fall of ranks: a job ended or"
-            " lost its connection.",
+            about="Ranks registered with the daemons, relays, and jobs in memory. A sudden fall of ranks: a job ended"
+            " or lost its connection.",
             size=(8, 8),
             least=0,
         ),
