@@ -30,11 +30,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import ingest
 import ingest_swarm
 import msgspec
+import numpy as np
 
 from caboose_daemon.cli.daemon import COLLECT_AFTER
 from caboose_daemon.ingest.relays import Relays, lots
 from caboose_daemon.relay.downstream import Downstream
-from caboose_daemon.relay.one_of_all import OneOfAll
+from caboose_daemon.relay.unread_arrays import UnreadArrays
 from caboose_wire import StepReport, encode
 from caboose_wire.bundles import UP_START, pack
 from support.processes import running_daemon, wait_until
@@ -49,7 +50,7 @@ class Node:
     """A relay without its sockets."""
 
     def __init__(self) -> None:
-        self._downstream, self._one_of_all = Downstream(), OneOfAll()
+        self._downstream, self._unread_arrays = Downstream(), UnreadArrays()
         self._sent: set[bytes] = set()
 
     def relay(self, messages: Sequence[tuple[int, list[bytes]]]) -> list[list[bytes]]:
@@ -61,7 +62,7 @@ class Node:
             assert table is not None
             bundles.append(pack(UP_START, [], tables={digest: table}))
             self._sent.add(digest)
-        return [*bundles, *(pack(UP_START, self._one_of_all.reduce(some)) for some in lots(parcels))]
+        return [*bundles, *(pack(UP_START, self._unread_arrays.reduce(some)) for some in lots(parcels))]
 
 
 def simulated(world: int, layers: int, sample_every: int) -> ingest_swarm.Swarm:
@@ -106,9 +107,10 @@ def _without_arrays(report: StepReport) -> StepReport:
 
 def differing(report: StepReport, rank: int) -> StepReport:
     """With numbers that differ from rank to rank where those of real ranks do."""
+    draw = np.random.default_rng(rank)
     for name, array in report.arrays.items():
         if name not in ("layer_fingerprint", "activation_order"):
-            report.arrays[name] = array * (1 + 0.01 * rank)
+            report.arrays[name] = draw.random(array.shape, dtype=np.float32)
     return report
 
 

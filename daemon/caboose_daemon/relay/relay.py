@@ -27,8 +27,8 @@ from caboose_daemon.app.report_port import ReportPort
 from caboose_daemon.relay import settings as relay_settings
 from caboose_daemon.relay.buffer import Buffer
 from caboose_daemon.relay.downstream import HEARTBEAT, REPORTS, Downstream
-from caboose_daemon.relay.one_of_all import OneOfAll
 from caboose_daemon.relay.settings import RelayError, RelaySettings
+from caboose_daemon.relay.unread_arrays import UnreadArrays
 from caboose_daemon.relay.upstream import LINGER_MS, Upstream
 from caboose_daemon.version import __version__
 from caboose_wire import Refused, WireError, decode, encode
@@ -54,7 +54,7 @@ class Relay:
         self._context = zmq.Context()
         self._port = ReportPort(self._context, settings.keys, self._closed)
         self._downstream = Downstream()
-        self._one_of_all = OneOfAll()
+        self._unread_arrays = UnreadArrays()
         self._buffer = Buffer(settings.buffer_bytes)
         self._upstream = Upstream(self._context, settings.upstream, settings.upstream_keys, time.monotonic())
         self._sent_tables: set[bytes] = set()
@@ -218,7 +218,7 @@ class Relay:
         while self._can_send(now) and (self._buffer or now >= self._next_health):
             parcels = self._buffer.next()
             health = self._health(now) if now >= self._next_health else []
-            reduced = self._one_of_all.reduce(parcels)
+            reduced = self._unread_arrays.reduce(parcels)
             if not self._send_tables(parcels) or not self._send(pack(UP_START, reduced, health=health)):
                 return False
             self._buffer.sent(len(parcels))
@@ -299,7 +299,7 @@ class Relay:
         kind = parcel.frames[0] if parcel.frames else b""
         if parcel.kind == GONE:
             self._reported.discard(parcel.rank)
-            self._one_of_all.forget(parcel.rank)
+            self._unread_arrays.forget(parcel.rank)
         if kind in REPORTS:
             self._reported.add(parcel.rank)
         elif kind != HEARTBEAT:

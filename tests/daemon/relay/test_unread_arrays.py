@@ -1,13 +1,15 @@
-"""Arrays of which only the lowest rank's is read leave a relay once, whatever the tree."""
+"""Arrays that the daemon does not read leave a relay once, or not at all; whatever the tree."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caboose_daemon.relay.one_of_all import OneOfAll
+from caboose_daemon.relay.unread_arrays import UnreadArrays
 from caboose_wire import Message, StepReport, decode, encode
 from caboose_wire.bundles import HELLO, Parcel
 from caboose_wire.messages import HISTOGRAM_BINS, LOWEST_RANK_ARRAYS
@@ -43,7 +45,7 @@ def reports(parcels: Sequence[Parcel]) -> dict[int, StepReport]:
 
 def test_the_array_of_the_lowest_rank_is_left() -> None:
     hellos = [hello(number, rank=9 - number) for number in range(8)]
-    found = reports(OneOfAll().reduce([*hellos, *(parcel(number, sampled(9 - number)) for number in range(8))]))
+    found = reports(UnreadArrays().reduce([*hellos, *(parcel(number, sampled(9 - number)) for number in range(8))]))
     assert [number for number, report in found.items() if NAME in report.arrays] == [7]
     for number, report in found.items():
         expected = sampled(9 - number)
@@ -56,19 +58,28 @@ def test_the_array_of_the_lowest_rank_is_left() -> None:
 def test_other_jobs_and_steps_are_apart() -> None:
     hellos = [hello(0, 0), hello(1, 1), hello(2, 2, job="other")]
     sent = [parcel(0, sampled(0)), parcel(1, sampled(1, step=200)), parcel(2, sampled(2))]
-    assert all(NAME in report.arrays for report in reports(OneOfAll().reduce([*hellos, *sent])).values())
+    assert all(NAME in report.arrays for report in reports(UnreadArrays().reduce([*hellos, *sent])).values())
 
 
 def test_ranks_that_are_not_known_keep_theirs() -> None:
     sent = [parcel(number, sampled(number)) for number in range(3)]
-    assert OneOfAll().reduce(sent) == sent
+    assert UnreadArrays().reduce(sent) == sent
 
 
 def test_an_empty_array_stands_for_none() -> None:
     empty = sampled(0)
     empty.arrays[NAME] = np.zeros((0, HISTOGRAM_BINS), dtype=np.float32)
-    found = reports(OneOfAll().reduce([hello(0, 0), hello(1, 1), parcel(0, empty), parcel(1, sampled(1))]))
+    found = reports(UnreadArrays().reduce([hello(0, 0), hello(1, 1), parcel(0, empty), parcel(1, sampled(1))]))
     assert len(found[1].arrays[NAME])
+
+
+@pytest.mark.parametrize(("value", "is_left"), [(0.1, False), (-1.0, False), (math.nan, True), (math.inf, True)])
+def test_the_own_gradients_of_a_rank_are_left_where_they_are_not_finite(value: float, is_left: bool) -> None:
+    report = sampled(1)
+    report.arrays["local_grad_norm"] = np.array([0.1, value, 0.3, 0.4], dtype=np.float32)
+    found = reports(UnreadArrays().reduce([hello(0, 0), hello(1, 1), parcel(0, sampled(0)), parcel(1, report)]))
+    assert ("local_grad_norm" in found[1].arrays) is is_left
+    assert (found[1].arrays["weight_norm"] == report.arrays["weight_norm"]).all()
 
 
 def lowest(found: dict[int, StepReport]) -> float | None:
@@ -84,8 +95,8 @@ def test_any_tree_leaves_the_same(order: list[int], leaf_of: list[int], top_of: 
     middle: dict[int, list[Parcel]] = {}
     for leaf in range(4):
         mine = [rank for rank in order if leaf_of[rank] == leaf]
-        some = OneOfAll().reduce([*(hellos[rank] for rank in mine), *(sent[rank] for rank in mine)])
+        some = UnreadArrays().reduce([*(hellos[rank] for rank in mine), *(sent[rank] for rank in mine)])
         middle.setdefault(top_of[leaf] if leaf < len(top_of) else 0, []).extend(some)
-    whole = [one for some in middle.values() for one in OneOfAll().reduce(some)]
+    whole = [one for some in middle.values() for one in UnreadArrays().reduce(some)]
     assert lowest(reports(whole)) == lowest(reports(list(sent.values()))) == 0.0
     assert frozenset({NAME}) == LOWEST_RANK_ARRAYS
