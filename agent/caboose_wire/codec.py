@@ -74,6 +74,8 @@ _CODES = {cls: code for code, cls in TYPES.items()}
 _DTYPE = np.dtype("<f4")
 HELLO_START = bytes((VERSION, _CODES[Hello]))
 """The first frame of a Hello, by which it is known before anything is decoded."""
+REPORT_STARTS = frozenset(bytes((VERSION, _CODES[kind])) for kind in (StepReport, StepReports, StepRun))
+"""Those of reports."""
 
 
 def _shape_of(value: Any) -> list[int]:

@@ -127,6 +127,7 @@ def _ingest() -> list[Panel]:
             Curve(rate("caboose_messages_refused_total", "reason"), "{{reason}}"),
             Curve(rate("caboose_http_connections_dropped_total", "reason"), "HTTP: {{reason}}"),
             Curve(rate("caboose_relay_messages_dropped_total"), "dropped by relays"),
+            Curve(rate("caboose_job_throttled_messages_total", JOB, job=ANY_JOB), "throttled: {{training_job}}"),
             unit="short",
             size=(8, 8),
             is_open_ended=True,

@@ -49,7 +49,7 @@ from caboose_wire import (
     decode,
     reports_of,
 )
-from caboose_wire.codec import HELLO_START
+from caboose_wire.codec import HELLO_START, REPORT_STARTS
 from caboose_wire.hello_tables import Tables, put_together
 from caboose_wire.messages import MAX_REPORTS, MAX_RUN
 from caboose_wire.shapes import check_shapes
@@ -122,6 +122,12 @@ class Receiver:
         tables: Sequence[Tables] | None = None,
     ) -> list[Reply]:
         """As `handle`, of a message whose bytes are counted; `tables` are what a relay took out of a Hello."""
+        known = self._peers.get(peer)
+        if known is not None and known.job.load.is_throttled and frames and frames[0] in REPORT_STARTS:
+            known.job.load.num_throttled += 1
+            known.member.last_seen = now
+            self.num_applied += 1
+            return []
         try:
             if frames and frames[0] == HELLO_START and not self._introductions.allow_hello(peer, now):
                 raise WireError("rate", "too many Hellos from one connection; wait a second before the next")

@@ -11,10 +11,8 @@ from caboose_wire.codec import HELLO_START, VERSION
 from caboose_wire.hello_tables import digest_of, take_apart
 
 MAX_KEY_BYTES = 255
-REPORTS = (bytes((VERSION, 2)), bytes((VERSION, 9)), bytes((VERSION, 10)))
-"""First frames of messages that may wait for those of other ranks: StepReport, StepReports, StepRun ..."""
 HEARTBEAT = bytes((VERSION, 4))
-"""... and of those that wait, and are not waited for."""
+"""The first frame of a message that waits as reports do, and is not waited for."""
 
 
 class Downstream:

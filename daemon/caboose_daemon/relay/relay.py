@@ -26,13 +26,14 @@ from caboose_daemon.app.report_connections import Reason, Received
 from caboose_daemon.app.report_port import ReportPort
 from caboose_daemon.relay import settings as relay_settings
 from caboose_daemon.relay.buffer import Buffer
-from caboose_daemon.relay.downstream import HEARTBEAT, REPORTS, Downstream
+from caboose_daemon.relay.downstream import HEARTBEAT, Downstream
 from caboose_daemon.relay.settings import RelayError, RelaySettings
 from caboose_daemon.relay.unread_arrays import UnreadArrays
 from caboose_daemon.relay.upstream import LINGER_MS, Upstream
 from caboose_daemon.version import __version__
 from caboose_wire import Refused, WireError, decode, encode
 from caboose_wire.bundles import DOWN_START, GONE, MAX_RELAYS, UP_START, Parcel, RelayHealth, pack, unpack
+from caboose_wire.codec import REPORT_STARTS
 
 logger = logging.getLogger("caboose.relay")
 
@@ -300,7 +301,7 @@ class Relay:
         if parcel.kind == GONE:
             self._reported.discard(parcel.rank)
             self._unread_arrays.forget(parcel.rank)
-        if kind in REPORTS:
+        if kind in REPORT_STARTS:
             self._reported.add(parcel.rank)
         elif kind != HEARTBEAT:
             self._is_urgent = True

@@ -271,6 +271,7 @@ FROZEN = {
     "caboose_part_learning_rate": {"training_job", "part"},
     "caboose_part_loss": {"training_job", "part"},
     "caboose_peers_connected": set(),
+    "caboose_job_throttled_messages_total": {"training_job"},
     "caboose_relay_buffered_seconds": set(),
     "caboose_relay_messages_dropped_total": set(),
     "caboose_relay_ranks": set(),
