@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from caboose_wire import HelloRequest, Module, Phases, StepReport
+from caboose_wire import HelloRequest, Module, Phases, StepReport, encode
+from caboose_wire.bundles import UP_START, Parcel, pack
 from caboose_wire.messages import HISTOGRAM_BINS
 from support.processes import DaemonProcess, caboose_command, running_daemon, wait_until
 from support.ranks import EVERYTHING, LAYERS, SimulatedRank, a_report, send_steps, simulated_ranks
@@ -250,3 +251,31 @@ def test_a_relay_in_the_way_of_a_live_one_is_refused(tmp_path: Path) -> None:
         found = subprocess.run(command, capture_output=True, text=True, timeout=20)
     assert found.returncode == 2
     assert "another relay listens there" in found.stderr
+
+
+def test_damaged_bundles_end_neither_the_daemon_nor_a_relay(tmp_path: Path) -> None:
+    whole = pack(UP_START, [Parcel(number, encode(a_report(number))) for number in range(4)])
+    damaged = [
+        [UP_START],
+        [UP_START, b""],
+        [UP_START, b"\xc1", b"x" * 100],
+        [*whole[:2], whole[2][:-7]],
+        [*whole[:2], bytes(len(whole[2]))],
+        [*whole, b"one more"],
+        [UP_START, whole[1].replace(b"layout\x01", b"layout\x63"), *whole[2:]],
+    ]
+    with (
+        running_daemon(tmp_path / "daemon") as daemon,
+        running_relay(tmp_path / "relay", daemon.endpoint) as relay,
+        simulated_ranks(daemon.endpoint, 1, {"job": "direct"}) as direct,
+        simulated_ranks(relay.endpoint, 1, {"job": "relayed"}) as relayed,
+    ):
+        for rank in (direct[0], relayed[0]):
+            for frames in damaged:
+                rank.send_raw(frames)
+            send_steps([rank], 1, 3)
+        assert wait_until(lambda: min(daemon.step("direct"), daemon.step("relayed")) == 3, 10)
+        refused = daemon.get("/api/v1/daemon")["num_refused"]
+        assert sum(refused.values()) == len(damaged), "those that came to it; the relay refused its own"
+        assert metric(daemon, "caboose_internal_errors_total") == 0
+        assert relay.process.poll() is None
