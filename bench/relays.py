@@ -197,7 +197,9 @@ def virtual(world: int, per_relay: int, steps: int, options: argparse.Namespace)
     num_bytes = 0
     for step in range(1, steps + 1):
         now += 1.0
-        made = [[(rank, encode(_at(swarm.report(rank, step), now + 1e-6 * rank))) for rank in ranks] for ranks in groups]
+        made = [
+            [(rank, encode(_at(swarm.report(rank, step), now + 1e-6 * rank))) for rank in ranks] for ranks in groups
+        ]
         relay, daemon, sent = feed(made)
         by_relay, by_daemon, num_bytes = by_relay + relay, by_daemon + daemon, num_bytes + sent
         del made

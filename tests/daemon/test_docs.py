@@ -80,6 +80,12 @@ def test_every_flag_of_the_daemon_is_in_its_page() -> None:
     assert [option for option in options if option not in page("docs/daemon.md")] == []
 
 
+def test_every_flag_of_a_relay_is_in_its_page() -> None:
+    options = [option for parameter in named("relay").params for option in parameter.opts]
+    assert options
+    assert [option for option in options if option not in page("docs/scale.md")] == []
+
+
 def test_every_flag_tool_and_prompt_for_assistants_is_in_its_page() -> None:
     options = [p.opts[0] for p in named("mcp").params if isinstance(p, click.Option)]
     text = page("docs/assistant.md")

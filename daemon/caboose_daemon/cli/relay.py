@@ -21,7 +21,7 @@ MIB = 1024 * 1024
 @click.command(
     epilog=example(
         "caboose relay --listen ipc:///run/caboose/relay.sock --upstream tcp://caboose:5757",
-        "CABOOSE_ENDPOINT=ipc:///run/caboose/relay.sock torchrun --nproc-per-node 8 train.py",
+        "torchrun --nproc-per-node 8 train.py        # with CABOOSE_ENDPOINT=ipc:///run/caboose/relay.sock",
     )
 )
 @click.option(
