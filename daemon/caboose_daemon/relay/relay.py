@@ -38,6 +38,8 @@ from caboose_wire.codec import REPORT_STARTS
 logger = logging.getLogger("caboose.relay")
 
 POLL_MS = 100
+BLOCKED_MS = 20
+"""While upstream is connected and takes nothing more."""
 MAX_PER_TURN = 2000
 HEALTH_SECONDS = 2.0
 REFUSED_SECONDS = 60.0
@@ -64,7 +66,7 @@ class Relay:
         self._quiet_until = 0.0
         self._reported: set[int] = set()
         """Ranks whose reports wait."""
-        self._is_urgent = False
+        self._is_urgent = self._is_blocked = False
         self._next_health = 0.0
         self._num_messages = self._num_bundles = self._num_refused = 0
         self._received_bytes = self._sent_bytes = 0
@@ -126,6 +128,8 @@ class Relay:
         """How long to wait for something to happen."""
         if not self._buffer or not self._can_send(time.monotonic()):
             return POLL_MS
+        if self._is_blocked:
+            return BLOCKED_MS
         left = self._settings.hold_seconds - self._buffer.waited(time.monotonic())
         return max(1, min(POLL_MS, int(1000 * left) + 1))
 
@@ -144,7 +148,7 @@ class Relay:
             for peer in self._port.keys.check(now, self._port.connections):
                 self._lose(peer, now)
         if self._is_due(now):
-            self._flush(now)
+            self._is_blocked = not self._flush(now)
         self._log_drops(now)
 
     # Upstream
