@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from caboose_daemon.ingest.table_store import TableStore
 from caboose_daemon.relay.rank_numbers import RankNumbers
 from caboose_wire import HelloRequest, WireError, encode
-from caboose_wire.bundles import GONE, HELLO, MESSAGE, UP_START, Bundle, Parcel, RelayHealth, unpack
+from caboose_wire.bundles import DOWN_START, GONE, HELLO, MESSAGE, UP_START, Bundle, Parcel, RelayHealth, pack, unpack
 from caboose_wire.codec import HELLO_START, VERSION
 from caboose_wire.hello_tables import digest_of, take_apart
 
@@ -23,7 +23,7 @@ class Downstream:
         self.tables = TableStore()
         self._relays: dict[bytes, dict[str, RelayHealth]] = {}
         """What the relays behind this one reported, by connection and name."""
-        self._tasks: dict[bytes, list[Parcel]] = {}
+        self._requests: dict[bytes, list[Parcel]] = {}
 
     def health(self) -> list[RelayHealth]:
         """What the relays behind this one reported last."""
@@ -60,15 +60,24 @@ class Downstream:
             elif self.tables.has(parcel.tables):
                 yield Parcel(number, parcel.frames, HELLO, joined(key, parcel.key), parcel.tables)
             else:  # they were dropped on their way, or here
-                self._tasks.setdefault(peer, []).append(Parcel(parcel.rank, encode(HelloRequest())))
+                self._requests.setdefault(peer, []).append(Parcel(parcel.rank, encode(HelloRequest())))
 
-    def tasks(self) -> dict[bytes, list[Parcel]]:
-        """For each relay that must send tables again: what is sent to the ranks whose Hello could not be read."""
-        tasks, self._tasks = self._tasks, {}
-        return tasks
+    def requests(self) -> list[tuple[bytes, list[bytes]]]:
+        """For each relay that must send tables again, a bundle that asks the ranks whose Hello could not be read."""
+        requests, self._requests = self._requests, {}
+        return [(peer, pack(DOWN_START, parcels, is_forgetful=True)) for peer, parcels in requests.items()]
 
-    def is_relay(self, peer: bytes) -> bool:
-        return peer in self._relays
+    def addressed(self, parcels: Sequence[Parcel]) -> Iterator[tuple[bytes, Sequence[bytes]]]:
+        """What came from upstream, with the connections it goes to; nothing for ranks that are gone."""
+        of_relays: dict[bytes, list[Parcel]] = {}
+        for parcel in parcels:
+            way = self.numbers.way(parcel.rank)
+            if way is not None and way.inner is None:
+                yield way.peer, parcel.frames
+            elif way is not None:
+                of_relays.setdefault(way.peer, []).append(Parcel(way.inner or 0, parcel.frames))
+        for peer, inner in of_relays.items():
+            yield peer, pack(DOWN_START, inner)
 
     def closed(self, peer: bytes) -> list[Parcel]:
         """A connection is closed: what is upstream is sent for each rank behind it."""

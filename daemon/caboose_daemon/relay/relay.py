@@ -26,11 +26,11 @@ from caboose_daemon.app.report_connections import Reason, Received
 from caboose_daemon.app.report_port import ReportPort
 from caboose_daemon.relay import settings as relay_settings
 from caboose_daemon.relay.buffer import Buffer
+from caboose_daemon.relay.counts import Counts
 from caboose_daemon.relay.downstream import HEARTBEAT, Downstream
 from caboose_daemon.relay.settings import RelayError, RelaySettings
 from caboose_daemon.relay.unread_arrays import UnreadArrays
 from caboose_daemon.relay.upstream import LINGER_MS, Upstream
-from caboose_daemon.version import __version__
 from caboose_wire import Refused, WireError, decode, encode
 from caboose_wire.bundles import DOWN_START, GONE, MAX_RELAYS, UP_START, Parcel, RelayHealth, pack, unpack
 from caboose_wire.codec import REPORT_STARTS
@@ -53,7 +53,6 @@ class Relay:
 
     def __init__(self, settings: RelaySettings, clock: Callable[[], float] = time.time) -> None:
         self._settings = settings
-        self._started = clock()
         self._context = zmq.Context()
         self._port = ReportPort(self._context, settings.keys, self._closed)
         self._downstream = Downstream()
@@ -68,8 +67,7 @@ class Relay:
         """Ranks whose reports wait."""
         self._is_urgent = self._is_blocked = False
         self._next_health = 0.0
-        self._num_messages = self._num_bundles = self._num_refused = 0
-        self._received_bytes = self._sent_bytes = 0
+        self._counts = Counts(settings.name, clock())
         self._next_log = 0.0
         self._num_logged = 0
         self._stopping = False
@@ -77,13 +75,9 @@ class Relay:
         self._bell.setblocking(False)
         self._rope.setblocking(False)
         self._poller = zmq.Poller()
-        for one in (self._port.socket, self._port.connections.monitor, self._bell.fileno()):
+        upstream = (self._upstream.socket, self._upstream.monitor)
+        for one in (self._port.socket, self._port.connections.monitor, self._bell.fileno(), *upstream):
             self._poller.register(one, zmq.POLLIN)
-        self._register_upstream()
-
-    def _register_upstream(self) -> None:
-        self._poller.register(self._upstream.socket, zmq.POLLIN)
-        self._poller.register(self._upstream.monitor, zmq.POLLIN)
 
     def bind(self) -> list[str]:
         """Binds and returns the real addresses; RelayError if one cannot be had."""
@@ -142,7 +136,8 @@ class Relay:
         self._read(now)
         for frames in self._upstream.receive():
             self._hear(frames, now)
-        self._ask_for_tables()
+        for peer, frames in self._downstream.requests():
+            self._send_down(peer, frames)
         self._port.connections.check(now, self._downstream.numbers.knows)
         if self._port.keys is not None:
             for peer in self._port.keys.check(now, self._port.connections):
@@ -161,7 +156,8 @@ class Relay:
             self._upstream.close()
             self._upstream = Upstream(self._context, self._settings.upstream, self._settings.upstream_keys, now)
             self._num_connects = 0
-            self._register_upstream()
+            for one in (self._upstream.socket, self._upstream.monitor):
+                self._poller.register(one, zmq.POLLIN)
         if self._upstream.num_connects != self._num_connects:
             self._num_connects = self._upstream.num_connects
             self._sent_tables.clear()  # it may be another daemon
@@ -186,21 +182,8 @@ class Relay:
         bundle = unpack(frames)
         if bundle.is_forgetful:
             self._sent_tables.clear()
-        of_relays: dict[bytes, list[Parcel]] = {}
-        for parcel in bundle.parcels:
-            way = self._downstream.numbers.way(parcel.rank)
-            if way is None:
-                continue  # it is gone
-            if way.inner is None:
-                self._send_down(way.peer, parcel.frames)
-            else:
-                of_relays.setdefault(way.peer, []).append(Parcel(way.inner, parcel.frames))
-        for peer, parcels in of_relays.items():
-            self._send_down(peer, pack(DOWN_START, parcels))
-
-    def _ask_for_tables(self) -> None:
-        for peer, parcels in self._downstream.tasks().items():
-            self._send_down(peer, pack(DOWN_START, parcels, is_forgetful=True))
+        for peer, down in self._downstream.addressed(bundle.parcels):
+            self._send_down(peer, down)
 
     def _send_down(self, peer: bytes, frames: Sequence[bytes]) -> None:
         """One that is gone or does not read asks again."""
@@ -249,28 +232,13 @@ class Relay:
     def _send(self, frames: list[bytes]) -> bool:
         if not self._upstream.send(frames):
             return False
-        self._num_bundles += 1
-        self._sent_bytes += sum(map(len, frames))
+        self._counts.num_bundles += 1
+        self._counts.sent_bytes += sum(map(len, frames))
         return True
 
     def _health(self, now: float) -> list[RelayHealth]:
-        others = self._downstream.health()
-        own = RelayHealth(
-            name=self._settings.name[:256],
-            version=__version__,
-            started=self._started,
-            depth=1 + max((health.depth for health in others), default=0),
-            num_ranks=len(self._downstream.numbers),
-            num_messages=self._num_messages,
-            num_bundles=self._num_bundles,
-            received_bytes=self._received_bytes,
-            sent_bytes=self._sent_bytes,
-            num_dropped=self._buffer.num_dropped,
-            num_refused=self._num_refused,
-            buffered_bytes=self._buffer.num_bytes,
-            buffered_seconds=max(0.0, self._buffer.waited(now)),
-        )
-        return [own, *others][:MAX_RELAYS]
+        own = self._counts.health(self._downstream, self._buffer, now)
+        return [own, *self._downstream.health()][:MAX_RELAYS]
 
     # Ranks
 
@@ -289,13 +257,13 @@ class Relay:
         key = self._port.key_of(received)
         if key is None:
             return  # it was revoked
-        self._num_messages += 1
-        self._received_bytes += sum(map(len, received.frames))
+        self._counts.num_messages += 1
+        self._counts.received_bytes += sum(map(len, received.frames))
         try:
             for parcel in self._downstream.take(received.peer, received.frames, key):
                 self._keep(parcel, now)
         except WireError as error:
-            self._num_refused += 1
+            self._counts.num_refused += 1
             refused = Refused(reason=error.reason, detail=error.detail[:MAX_DETAIL])
             self._send_down(received.peer, encode(refused))
 
@@ -315,7 +283,7 @@ class Relay:
             self._keep(parcel, now)
 
     def _closed(self, reason: Reason) -> None:
-        self._num_refused += 1
+        self._counts.num_refused += 1
 
     def _log_drops(self, now: float) -> None:
         if self._buffer.num_dropped > self._num_logged:
