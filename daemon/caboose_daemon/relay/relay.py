@@ -43,8 +43,7 @@ BLOCKED_MS = 20
 MAX_PER_TURN = 2000
 HEALTH_SECONDS = 2.0
 REFUSED_SECONDS = 60.0
-LOG_SECONDS = 60.0
-CLOSE_SECONDS = 1.0
+LOG_SECONDS, CLOSE_SECONDS = 60.0, 1.0
 MAX_DETAIL = 500
 
 
@@ -75,8 +74,8 @@ class Relay:
         self._bell.setblocking(False)
         self._rope.setblocking(False)
         self._poller = zmq.Poller()
-        upstream = (self._upstream.socket, self._upstream.monitor)
-        for one in (self._port.socket, self._port.connections.monitor, self._bell.fileno(), *upstream):
+        port, upstream = self._port, self._upstream
+        for one in (port.socket, port.connections.monitor, self._bell.fileno(), upstream.socket, upstream.monitor):
             self._poller.register(one, zmq.POLLIN)
 
     def bind(self) -> list[str]:
@@ -151,13 +150,13 @@ class Relay:
     def _follow_upstream(self, now: float) -> None:
         self._upstream.note_events(now)
         if self._upstream.is_lost(now):
-            for one in (self._upstream.socket, self._upstream.monitor):
-                self._poller.unregister(one)
+            self._poller.unregister(self._upstream.socket)
+            self._poller.unregister(self._upstream.monitor)
             self._upstream.close()
             self._upstream = Upstream(self._context, self._settings.upstream, self._settings.upstream_keys, now)
             self._num_connects = 0
-            for one in (self._upstream.socket, self._upstream.monitor):
-                self._poller.register(one, zmq.POLLIN)
+            self._poller.register(self._upstream.socket, zmq.POLLIN)
+            self._poller.register(self._upstream.monitor, zmq.POLLIN)
         if self._upstream.num_connects != self._num_connects:
             self._num_connects = self._upstream.num_connects
             self._sent_tables.clear()  # it may be another daemon
