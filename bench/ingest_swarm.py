@@ -6,7 +6,8 @@ Design
 ------
 One process for several hundred ranks, one thread. Reports are like an agent's: the norms of the rank's part of the
 layers at every step, on sampled steps also what `rules.Workload` has for them. A step's arrays are made once and shared
-by the ranks, so that the swarm costs less than the daemon that is measured.
+by the ranks, so that the swarm costs less than the daemon that is measured. With `endpoints` in the plan each node
+reports to one of them, and the ranks of a node one after the other, as a collective at the end of a step makes them.
 """
 
 import json
@@ -36,6 +37,7 @@ from caboose_wire.messages import HISTOGRAM_BINS
 
 VISIBLE = ("loss", "lr", "phases", "weights", "modes", "gradients", "local_gradients", "fingerprint", "activations")
 HEARTBEAT_SECONDS = 2.0
+RANKS_PER_NODE = 8
 
 
 class Swarm:
@@ -47,10 +49,11 @@ class Swarm:
         self.context.set(zmq.MAX_SOCKETS, count + 64)
         self.sockets = [self.context.socket(zmq.DEALER) for _ in range(count)]
         self.poller = zmq.Poller()
-        for socket in self.sockets:
+        endpoints = plan.get("endpoints") or [endpoint]
+        for number, socket in enumerate(self.sockets):
             socket.setsockopt(zmq.LINGER, 0)
             socket.setsockopt(zmq.SNDHWM, 100)
-            socket.connect(endpoint)
+            socket.connect(endpoints[(first + number) // RANKS_PER_NODE % len(endpoints)])
             self.poller.register(socket, zmq.POLLIN)
         self.ranks = {socket: first + number for number, socket in enumerate(self.sockets)}
         num = plan["layers"]
@@ -64,7 +67,7 @@ class Swarm:
             job=self.plan["job"],
             rank=rank,
             world=self.plan["world"],
-            host=f"node{rank // 8}",
+            host=f"node{rank // RANKS_PER_NODE}",
             pid=1000 + rank,
             incarnation=f"incarnation-{rank}",
             launch="launch-1",
@@ -91,11 +94,14 @@ class Swarm:
     def run(self) -> None:
         """Every step at its time, the ranks spread over `spread` seconds."""
         plan, draw = self.plan, random.Random(self.first)  # noqa: S311 - an order
-        order = list(self.ranks.items())
+        ranks = list(self.ranks.items())
+        together = RANKS_PER_NODE if plan.get("endpoints") else 1
+        nodes = [ranks[at : at + together] for at in range(0, len(ranks), together)]
         next_heartbeat = time.time() + HEARTBEAT_SECONDS
         for step in range(1, plan["steps"] + 1):
             begins = plan["start"] + step * plan["step_seconds"]
-            draw.shuffle(order)
+            draw.shuffle(nodes)
+            order = [one for node in nodes for one in node]
             for number, (socket, rank) in enumerate(order):
                 wait = begins + plan["spread"] * number / len(order) - time.time()
                 if wait > 0.002:
@@ -156,7 +162,7 @@ class Swarm:
             slices[name] = (first, 1)
         arrays["local_grad_norm"] = np.full(num, 0.1, dtype=np.float32)
         arrays["layer_fingerprint"] = np.arange(num, dtype=np.float32) + step
-        for name in ("mean", "std", "max", "zero_fraction", "saturated", "dead"):
+        for name in ("std", "max", "zero_fraction", "saturated", "dead"):
             arrays[f"activation_{name}"] = np.full(len(self.modules), 0.1, dtype=np.float32)
         bins = np.full((len(self.modules), HISTOGRAM_BINS), 1 / HISTOGRAM_BINS, dtype=np.float32)
         arrays["activation_histogram"] = bins

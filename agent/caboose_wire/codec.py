@@ -74,6 +74,8 @@ _CODES = {cls: code for code, cls in TYPES.items()}
 _DTYPE = np.dtype("<f4")
 HELLO_START = bytes((VERSION, _CODES[Hello]))
 """The first frame of a Hello, by which it is known before anything is decoded."""
+REPORT_STARTS = frozenset(bytes((VERSION, _CODES[kind])) for kind in (StepReport, StepReports, StepRun))
+"""Those of reports."""
 
 
 def _shape_of(value: Any) -> list[int]:
@@ -128,6 +130,8 @@ def _reports_of(message: Message) -> Sequence[StepReport]:
 
 
 def _check_sizes(code: int, frames: Sequence[bytes]) -> None:
+    if len(frames[1]) <= MAX_HEADER_BYTES and len(frames) <= MAX_FRAMES and sum(map(len, frames)) <= MAX_ARRAY_BYTES:
+        return  # as most messages: all of them together exceed no limit of one
     limit = MAX_HELLO_BYTES if TYPES[code] is Hello else MAX_HEADER_BYTES
     if len(frames[1]) > limit:
         raise WireError("oversize", f"header of {len(frames[1])} bytes, the limit is {limit}")
@@ -158,12 +162,13 @@ def decode(frames: Sequence[bytes]) -> Message:
     except (msgspec.MsgspecError, ValueError, TypeError, OverflowError, RecursionError) as error:
         raise WireError("malformed", f"{TYPES[code].__name__}: {error}") from error
     reports = _reports_of(message)
-    num_arrays = sum(len(report.arrays) for report in reports)
+    num_arrays = len(reports[0].arrays) if len(reports) == 1 else sum(len(report.arrays) for report in reports)
     if num_arrays != len(frames) - 2:
         raise WireError("truncated", f"{num_arrays} arrays announced, {len(frames) - 2} sent")
-    unread = iter(frames[2:])
-    for report in reports:
-        _fill(report.arrays, unread)
+    if num_arrays:
+        unread = iter(frames[2:])
+        for report in reports:
+            _fill(report.arrays, unread)
     return message
 
 

@@ -6,6 +6,9 @@ import re
 DEFAULT_ENDPOINT = "tcp://127.0.0.1:5757"
 DEFAULT_HTTP = "127.0.0.1:9757"
 
+MAX_PATH_BYTES = 107
+"""Of a socket file, on Linux."""
+
 _TCP = re.compile(r"tcp://(?P<host>\[[0-9a-fA-F:.]+\]|[^:\[\]/]+):(?P<port>\d{1,5}|\*)")
 
 
@@ -15,6 +18,24 @@ def split_tcp(endpoint: str) -> tuple[str, int]:
     if match is None:
         raise ValueError(f"{endpoint!r} is not of the form tcp://host:port")
     return match["host"], _port(match["port"].replace("*", "0"), endpoint)
+
+
+def split_endpoint(endpoint: str) -> tuple[str, str]:
+    """Scheme and the rest of `tcp://host:port` or `ipc:///path`; ValueError for anything else."""
+    scheme, _, rest = endpoint.partition("://")
+    if scheme != "ipc":
+        if scheme != "tcp":
+            raise ValueError(f"{endpoint!r} is not of the form tcp://host:port or ipc:///path")
+        split_tcp(endpoint)
+    elif not rest.startswith("/") or len(rest.encode()) > MAX_PATH_BYTES:
+        raise ValueError(f"{endpoint!r} needs an absolute path of at most {MAX_PATH_BYTES} bytes")
+    return scheme, rest
+
+
+def is_local(endpoint: str) -> bool:
+    """Whether what is at this endpoint is on this machine, and can be reached from nowhere else."""
+    scheme, _ = split_endpoint(endpoint)
+    return scheme == "ipc" or is_loopback(split_tcp(endpoint)[0])
 
 
 def split_http(address: str) -> tuple[str, int]:

@@ -89,6 +89,12 @@ activation_max        largest magnitude over all elements: not finite if any ele
 activation_dead       share of units that are zero for all data over the window; -1: not applicable, or window not full
 """
 
+LOWEST_RANK_ARRAYS = frozenset({"activation_histogram"})
+"""Arrays of which the daemon reads only that of the lowest rank that has them; relays may leave out the others."""
+
+UNREAD_IF_FINITE_ARRAYS = frozenset({"local_grad_norm"})
+"""Arrays in which the daemon looks for numbers that are not finite, and reads nothing else."""
+
 MAX_REPORTS = 64
 """Of one message."""
 MAX_RUN = 256

@@ -24,7 +24,7 @@ from caboose_wire.endpoints import DEFAULT_ENDPOINT, DEFAULT_HTTP, split_http, s
 S = TypeVar("S")
 Tables = Mapping[str, Mapping[str, Any]]
 """Thresholds set explicitly, by rule."""
-SECTIONS = ("daemon", "journal", "alignment", "metrics", "otlp", "grafana", "export", "rollback")
+SECTIONS = ("daemon", "journal", "alignment", "metrics", "otlp", "grafana", "export", "rollback", "fleet")
 """Sections besides the rules; changing them takes a restart."""
 
 
@@ -173,6 +173,14 @@ class GrafanaConfig:
 
 
 @dataclass(frozen=True)
+class FleetConfig:
+    """`[fleet]`: the daemons that `caboose jobs` asks together. The daemon itself reads nothing of it."""
+
+    daemons: tuple[str, ...] = ()
+    """HTTP addresses, host:port or URL. Empty: only the daemon of --daemon or CABOOSE_HTTP is asked."""
+
+
+@dataclass(frozen=True)
 class ExportConfig:
     """`[export]`: mirrors of curves, histograms and incidents. Needs the extra `mirror`."""
 
@@ -218,6 +226,7 @@ class Config:
     grafana: GrafanaConfig = field(default_factory=GrafanaConfig)
     export: ExportConfig = field(default_factory=ExportConfig)
     rollback: RollbackConfig = field(default_factory=RollbackConfig)
+    fleet: FleetConfig = field(default_factory=FleetConfig)
     rules: Mapping[str, RuleConfig] = field(default_factory=_default_rules)
     rule_tables: Tables = field(default_factory=dict, compare=False)
     """Rule thresholds set in the file; all others are defaults."""

@@ -97,6 +97,12 @@ def chosen(
     return variable
 
 
+def daemons() -> build.QueryVariable:
+    """The choice of daemons, for dashboards over several."""
+    query, about = "label_values(caboose_daemon_info, instance)", "The daemons, by the address that Prometheus scrapes."
+    return chosen("instance", "Daemon", query, is_many=True, about=about)
+
+
 def board(
     name: str,
     title: str,

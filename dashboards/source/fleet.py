@@ -1,18 +1,18 @@
-"""Fleet: the health of all jobs on one page. Start here when you come on duty."""
+"""Fleet: the health of all jobs of all daemons on one page. Start here when you come on duty."""
 
 from grafana_foundation_sdk.builders import dashboard as build
 
 from caboose_daemon.out.metrics.metric import JOB
-from dashboards.source.board import board
+from dashboards.source.board import board, daemons
 from dashboards.source.look import FAILED_CELL, HEALTH, INCIDENTS, NOTED, PAGED, RUNNING_CELL, WARNED, to_dashboard
 from dashboards.source.panels import Column, Curve, curves, number, states, table
-from dashboards.source.queries import ANY_JOB, by_severity, gauge, increase, rate, select
+from dashboards.source.queries import ANY_JOB_OF_DAEMONS, by_severity, gauge, increase, rate, select
 
 RUN = to_dashboard("Open the run", "run", job="${__data.fields.job}")
 
 
 def _of(name: str) -> str:
-    return gauge(name, JOB, job=ANY_JOB)
+    return gauge(name, JOB, job=ANY_JOB_OF_DAEMONS)
 
 
 def _with_severity(level: int) -> str:
@@ -20,8 +20,8 @@ def _with_severity(level: int) -> str:
 
 
 def _columns() -> dict[str, Column]:
-    loss = gauge("caboose_loss", JOB, where=('stat="mean"',), job=ANY_JOB)
-    opened = f"count by ({JOB}) ({select('caboose_incident_info', job=ANY_JOB)})"
+    loss = gauge("caboose_loss", JOB, where=('stat="mean"',), job=ANY_JOB_OF_DAEMONS)
+    opened = f"count by ({JOB}) ({select('caboose_incident_info', job=ANY_JOB_OF_DAEMONS)})"
     return {
         JOB: Column("job", link=RUN, width=220),
         "health": Column("health", _of("caboose_job_severity"), mappings=HEALTH),
@@ -29,7 +29,7 @@ def _columns() -> dict[str, Column]:
         "failed": Column("failed", _of("caboose_job_failed"), mappings=FAILED_CELL),
         "incidents": Column("open incidents", opened, steps=((1, WARNED),)),
         "step": Column("step", _of("caboose_job_step"), "locale"),
-        "speed": Column("steps/s", rate("caboose_job_steps_total", JOB, job=ANY_JOB), decimals=2),
+        "speed": Column("steps/s", rate("caboose_job_steps_total", JOB, job=ANY_JOB_OF_DAEMONS), decimals=2),
         "loss": Column("loss", loss, "short", decimals=3),
         "world": Column("ranks", _of("caboose_job_world_ranks")),
         "missing": Column("missing ranks", _of("caboose_job_missing_ranks"), steps=((1, WARNED),)),
@@ -78,7 +78,7 @@ def fleet() -> build.Dashboard:
         ),
         number(
             "Hidden jobs",
-            "sum(caboose_jobs_hidden)",
+            gauge("caboose_jobs_hidden", operator="sum"),
             unit="none",
             steps=((1, WARNED),),
         ),
@@ -89,7 +89,7 @@ def fleet() -> build.Dashboard:
         about="One row per job, the worst first; the name opens its run. Coloured cells need attention.",
         sort="health",
     )
-    info = f"max by ({JOB}, wrapper, optimizer, precision) ({select('caboose_job_info', job=ANY_JOB)})"
+    info = f"max by ({JOB}, wrapper, optimizer, precision) ({select('caboose_job_info', job=ANY_JOB_OF_DAEMONS)})"
     kinds = table(
         "Job configuration",
         {
@@ -115,7 +115,7 @@ def fleet() -> build.Dashboard:
             "rule": Column("rule"),
             "count": Column(
                 "incidents",
-                f"{gauge('caboose_incidents_total', JOB, 'rule', job=ANY_JOB)} > 0",
+                f"{gauge('caboose_incidents_total', JOB, 'rule', job=ANY_JOB_OF_DAEMONS)} > 0",
                 steps=((10, WARNED),),
             ),
         },
@@ -126,8 +126,8 @@ def fleet() -> build.Dashboard:
         none="no incidents",
     )
     by = f"{JOB}, rule, severity"
-    words = f"max by ({by}, incident, summary) ({select('caboose_incident_text', job=ANY_JOB)})"
-    left = f"max by ({by}) ({select('caboose_incident_unresolved', job=ANY_JOB)})"
+    words = f"max by ({by}, incident, summary) ({select('caboose_incident_text', job=ANY_JOB_OF_DAEMONS)})"
+    left = f"max by ({by}) ({select('caboose_incident_unresolved', job=ANY_JOB_OF_DAEMONS)})"
     ended = table(
         "Ended and not acknowledged",
         {
@@ -159,7 +159,7 @@ def fleet() -> build.Dashboard:
                     ),
                     states(
                         "Open incidents by rule",
-                        by_severity("caboose_incident_open", JOB, "rule", job=ANY_JOB),
+                        by_severity("caboose_incident_open", JOB, "rule", job=ANY_JOB_OF_DAEMONS),
                         legend=f"{{{{{JOB}}}}}: {{{{rule}}}}",
                         about="Open incidents of each job by lead rule, over time. None is normal; acknowledged ones"
                         " are grey.",
@@ -172,7 +172,9 @@ def fleet() -> build.Dashboard:
                 [
                     curves(
                         "Training loss",
-                        Curve(gauge("caboose_loss", JOB, where=('stat="mean"',), job=ANY_JOB), f"{{{{{JOB}}}}}"),
+                        Curve(
+                            gauge("caboose_loss", JOB, where=('stat="mean"',), job=ANY_JOB_OF_DAEMONS), f"{{{{{JOB}}}}}"
+                        ),
                         unit="short",
                         about="Mean loss of the last step of each job. A slow fall is normal; a rise is not.",
                         log=10,
@@ -181,7 +183,7 @@ def fleet() -> build.Dashboard:
                     ),
                     curves(
                         "Steps per second",
-                        Curve(rate("caboose_job_steps_total", JOB, job=ANY_JOB), f"{{{{{JOB}}}}}"),
+                        Curve(rate("caboose_job_steps_total", JOB, job=ANY_JOB_OF_DAEMONS), f"{{{{{JOB}}}}}"),
                         unit="short",
                         about="Aligned steps per second of each job. Stable is normal; a running job at 0 is stalled.",
                         rules=("job_stalled", "throughput_regression"),
@@ -200,7 +202,9 @@ def fleet() -> build.Dashboard:
                     ),
                     curves(
                         "Non-finite steps",
-                        Curve(increase("caboose_non_finite_steps_total", JOB, job=ANY_JOB), f"{{{{{JOB}}}}}"),
+                        Curve(
+                            increase("caboose_non_finite_steps_total", JOB, job=ANY_JOB_OF_DAEMONS), f"{{{{{JOB}}}}}"
+                        ),
                         unit="none",
                         steps=((1, PAGED),),
                         rules=("non_finite",),
@@ -213,6 +217,7 @@ def fleet() -> build.Dashboard:
             ),
         ],
         jobs="many",
+        extra=[daemons()],
         since="now-24h",
         refresh="1m",
     )

@@ -3,7 +3,7 @@
 from grafana_foundation_sdk.builders import dashboard as build
 
 from caboose_daemon.out.metrics.metric import JOB
-from dashboards.source.board import board, chosen
+from dashboards.source.board import board, daemons
 from dashboards.source.look import NOTED, PAGED, WARNED, YES_IS_GOOD
 from dashboards.source.panels import Column, Curve, Panel, curves, number, table
 from dashboards.source.queries import ANY_JOB, gauge, increase, rate, select
@@ -28,15 +28,7 @@ def itself() -> build.Dashboard:
             ("Agents", _agents()),
         ],
         jobs="many",
-        extra=[
-            chosen(
-                "instance",
-                "Daemon",
-                "label_values(caboose_daemon_info, instance)",
-                is_many=True,
-                about="The daemons, by the address that Prometheus scrapes.",
-            )
-        ],
+        extra=[daemons()],
         since="now-12h",
         refresh="1m",
     )
@@ -134,6 +126,8 @@ def _ingest() -> list[Panel]:
             "Refused messages",
             Curve(rate("caboose_messages_refused_total", "reason"), "{{reason}}"),
             Curve(rate("caboose_http_connections_dropped_total", "reason"), "HTTP: {{reason}}"),
+            Curve(rate("caboose_relay_messages_dropped_total"), "dropped by relays"),
+            Curve(rate("caboose_job_throttled_messages_total", JOB, job=ANY_JOB), "throttled: {{training_job}}"),
             unit="short",
             size=(8, 8),
             is_open_ended=True,
@@ -156,10 +150,12 @@ def _ingest() -> list[Panel]:
         curves(
             "Connected ranks, known jobs",
             Curve(gauge("caboose_peers_connected", operator="sum"), "ranks"),
+            Curve(gauge("caboose_relay_ranks", operator="sum"), "of them behind relays"),
+            Curve(gauge("caboose_relays_connected", operator="sum"), "relays"),
             Curve(gauge("caboose_jobs_known", operator="sum"), "jobs"),
             unit="none",
-            about="Ranks registered with the daemons, and jobs in memory. A sudden fall of ranks: a job ended or lost"
-            " its connection.",
+            about="Ranks registered with the daemons, relays, and jobs in memory. A sudden fall of ranks: a job ended"
+            " or lost its connection.",
             size=(8, 8),
             least=0,
         ),
@@ -168,6 +164,7 @@ def _ingest() -> list[Panel]:
             Curve(gauge("caboose_loop_lag_seconds"), "age of the last judged report"),
             Curve(gauge("caboose_loop_behind_seconds"), "behind its mailbox"),
             Curve(gauge("caboose_loop_turn_seconds"), "duration of a turn"),
+            Curve(gauge("caboose_relay_buffered_seconds"), "oldest message in a relay"),
             unit="s",
             about="Age of the last judged report, and duration of one turn of the loop. Turns below 1 s are normal; a"
             " growing age means overload.",

@@ -18,6 +18,7 @@ from caboose_daemon.out.metrics.table import ENTRIES
 ONE_JOB = f'{JOB}="$job"'
 ANY_JOB = f'{JOB}=~"$job"'
 ANY_DAEMON = 'instance=~"$instance"'
+ANY_JOB_OF_DAEMONS = f"{ANY_JOB}, {ANY_DAEMON}"
 WINDOW = "$__rate_interval"
 SEVERITIES = {"info": 1, "warning": 2, "critical": 3}
 

@@ -16,6 +16,7 @@ from caboose_daemon.config import (
     AlignmentConfig,
     DaemonConfig,
     ExportConfig,
+    FleetConfig,
     GrafanaConfig,
     JournalConfig,
     MetricsConfig,
@@ -39,7 +40,7 @@ def test_every_metric_is_in_its_page() -> None:
     assert [name for name in names if f"`{name}`" not in page("docs/metrics.md")] == []
 
 
-@pytest.mark.parametrize("section", [DaemonConfig, JournalConfig, AlignmentConfig, MetricsConfig])
+@pytest.mark.parametrize("section", [DaemonConfig, JournalConfig, AlignmentConfig, MetricsConfig, FleetConfig])
 def test_every_key_of_the_configuration_is_in_the_daemons_page(section: type) -> None:
     assert [field.name for field in fields(section) if field.name not in page("docs/daemon.md")] == []
 
@@ -77,6 +78,12 @@ def test_every_flag_of_the_daemon_is_in_its_page() -> None:
     options = [option for parameter in named("daemon").params for option in parameter.opts]
     assert options
     assert [option for option in options if option not in page("docs/daemon.md")] == []
+
+
+def test_every_flag_of_a_relay_is_in_its_page() -> None:
+    options = [option for parameter in named("relay").params for option in parameter.opts]
+    assert options
+    assert [option for option in options if option not in page("docs/scale.md")] == []
 
 
 def test_every_flag_tool_and_prompt_for_assistants_is_in_its_page() -> None:

@@ -20,6 +20,7 @@ import yaml
 
 from caboose_daemon import assets
 from caboose_daemon.cli.daemon import daemon as daemon_command
+from caboose_daemon.cli.relay import relay as relay_command
 from caboose_daemon.config import SECTIONS, Config, load
 from caboose_daemon.ops.grafana_push import FOLDER_UID, SOURCE_NAME, SOURCE_UID
 from caboose_daemon.rules import RULES
@@ -265,10 +266,11 @@ def test_grafana_is_provisioned_with_the_same_objects_as_a_push() -> None:
 # systemd
 
 
-def test_systemd_accepts_the_unit_and_the_daemon_its_arguments(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["caboose", "caboose-relay"])
+def test_systemd_accepts_the_unit_and_the_command_its_arguments(tmp_path: Path, name: str) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not installed (Debian: systemd)")
-    text = (DEPLOY / "systemd" / "caboose.service").read_text(encoding="utf-8")
+    text = (DEPLOY / "systemd" / f"{name}.service").read_text(encoding="utf-8")
     program = tmp_path / "caboose"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
@@ -281,7 +283,11 @@ def test_systemd_accepts_the_unit_and_the_daemon_its_arguments(tmp_path: Path) -
     assert "'Typ'" in run("systemd-analyze", "--man=no", "verify", str(broken)).stderr
     started = re.search(r"^ExecStart=/opt/caboose/bin/caboose (.*)$", text, flags=re.MULTILINE)
     assert started is not None
-    assert accepted(started.group(1).split())["data_dir"] == "${STATE_DIRECTORY}"
+    if name == "caboose":
+        assert accepted(started.group(1).split())["data_dir"] == "${STATE_DIRECTORY}"
+    else:
+        given = relay_command.make_context("relay", started.group(1).split()[1:]).params
+        assert (given["listen"], given["insecure"]) == (("ipc:///run/caboose-relay/relay.sock",), False)
 
 
 # Slurm
@@ -352,6 +358,34 @@ def test_the_batch_script_starts_a_daemon_and_ends_it(tmp_path: Path) -> None:
     with pytest.raises(ProcessLookupError):
         os.kill(ready["pid"], 0)
     assert (state / "keys" / "daemon.key_secret").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.slow
+def test_the_batch_script_starts_relays_with_the_keys_of_the_daemon(tmp_path: Path) -> None:
+    """As above, with a real relay: the ranks' endpoint is its socket file, and it ends with the job."""
+    bin_, state = tmp_path / "bin", tmp_path / "state"
+    bin_.mkdir()
+    program(bin_, "scontrol", "echo 127.0.0.1")
+    program(bin_, "caboose", f'exec {shlex.quote(sys.executable)} -m caboose_daemon "${{@//0.0.0.0/127.0.0.1}}"')
+    url = 'sed \'s/.*"url": "//; s/".*//\' state/ready.json'
+    doctor = f"caboose doctor --daemon $({url}) --endpoint $CABOOSE_ENDPOINT --json >doctor.json || true"
+    wait = "for _ in $(seq 100); do [ -S ${CABOOSE_ENDPOINT#ipc://} ] && break; sleep 0.1; done"
+    relay = 'shift 4; echo $$ >relay.pid; exec "$@"'
+    train = f"env >environment; {wait}; {doctor}; exit 3"
+    program(bin_, "srun", f'case "$*" in *"caboose relay"*) {relay};; *) {train};; esac')
+    env = clean_environment(PATH=f"{bin_}:{os.environ['PATH']}", CABOOSE_DIR=str(state), CABOOSE_RELAYS="1")
+    job = str(os.getpid())  # its socket file is in /tmp
+    env |= {"SLURM_JOB_ID": job, "SLURM_JOB_NODELIST": "node[1-2]", "SLURM_JOB_NUM_NODES": "2"}
+
+    ended = run("bash", str(DEPLOY / "slurm" / "train.sbatch"), "train.py", env=env, cwd=tmp_path)
+
+    assert ended.returncode == 3, ended.stderr
+    log = (state / "relays.log").read_text()
+    assert f"CABOOSE_ENDPOINT=ipc:///tmp/caboose-{job}/relay.sock\n" in (tmp_path / "environment").read_text()
+    answers = {check["name"]: check for check in json.loads((tmp_path / "doctor.json").read_text())["checks"]}
+    assert answers["reports"]["state"] == "ok", (answers["reports"], log)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "relay.pid").read_text()), 0)
 
 
 def test_a_cancelled_batch_script_removes_its_target(tmp_path: Path) -> None:

@@ -14,7 +14,9 @@ import pytest
 import yaml
 
 from caboose_daemon import assets
+from caboose_daemon.cli.relay import relay as relay_command
 from caboose_daemon.config import load
+from caboose_wire.endpoints import split_tcp
 
 ROOT = Path(__file__).parents[2]
 KUBERNETES = ROOT / "deploy" / "kubernetes"
@@ -92,7 +94,8 @@ def test_kubernetes_accepts_every_manifest_that_kubectl_builds(sources: Path, ov
 def test_the_overlays_add_what_they_say(sources: Path) -> None:
     kinds = {name: {manifest["kind"] for manifest in built(sources, name)} for name in OVERLAYS}
 
-    assert OVERLAYS == ["complete", "monitored", "plain"]
+    assert OVERLAYS == ["complete", "monitored", "plain", "relayed"]
+    assert kinds["relayed"] - kinds["plain"] == {"DaemonSet"}
     assert kinds["monitored"] - kinds["plain"] == set(OPERATORS)
     assert kinds["complete"] - kinds["monitored"] == {"Ingress"}
 
@@ -140,6 +143,30 @@ def test_the_policies_are_about_the_daemon_and_its_ports(sources: Path, overlay:
     assert {port["port"] for rule in policy["ingress"] for port in rule["ports"]} == ports
     assert budget["selector"]["matchLabels"].items() <= labels.items()
     assert [claim["metadata"]["name"] for claim in workload["spec"]["volumeClaimTemplates"]] == ["data"]
+
+
+def test_the_relays_report_to_the_daemon_with_its_keys_and_ranks_to_that_of_their_node(sources: Path) -> None:
+    manifests = built(sources, "relayed")
+    relay, service = of_kind(manifests, "DaemonSet", "caboose-relay"), of_kind(manifests, "Service", "caboose-relay")
+    policy = of_kind(manifests, "NetworkPolicy", "caboose-relay")["spec"]
+    pod = relay["spec"]["template"]
+    (container,) = pod["spec"]["containers"]
+    given = relay_command.make_context("relay", list(container["args"][1:])).params
+    daemon = of_kind(manifests, "Service")
+    name, port = split_tcp(given["upstream"])
+    mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+    (volume,) = [each for each in pod["spec"]["volumes"] if each["name"] == mounts[given["keys"]]]
+
+    assert container["args"][0] == "relay"
+    assert (name, port) == (daemon["metadata"]["name"], daemon["spec"]["ports"][0]["port"])
+    assert container["envFrom"] == [{"secretRef": {"name": "caboose-agent"}}], "to the daemon it is an agent"
+    assert {item["path"] for item in volume["secret"]["items"]} == {"daemon.key_secret", "agents/agent.key"}
+    assert service["spec"]["internalTrafficPolicy"] == "Local"
+    assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+    assert policy["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    assert not daemon["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+    assert given["listen"] == ("tcp://0.0.0.0:5757",)
+    assert not given["insecure"]
 
 
 # Examples

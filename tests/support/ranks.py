@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -76,9 +76,14 @@ class SimulatedRank:
 
 @contextlib.contextmanager
 def simulated_ranks(
-    endpoint: str, world: int, hello: Mapping[str, Any] | None = None, *, per_host: int = 1
+    endpoint: str,
+    world: int,
+    hello: Mapping[str, Any] | None = None,
+    *,
+    per_host: int = 1,
+    endpoints: Sequence[str] = (),
 ) -> Iterator[list[SimulatedRank]]:
-    """Connected and introduced ranks, whose sockets are closed afterwards."""
+    """Connected and introduced ranks, whose sockets are closed afterwards; `endpoints` are taken in turn, by host."""
     context = zmq.Context()
     context.set(zmq.MAX_SOCKETS, max(1023, world + 1))
     ranks = []
@@ -86,7 +91,7 @@ def simulated_ranks(
         for rank in range(world):
             socket = context.socket(zmq.DEALER)
             socket.setsockopt(zmq.LINGER, 500)
-            socket.connect(endpoint)
+            socket.connect(endpoints[rank // per_host % len(endpoints)] if endpoints else endpoint)
             fields = {"rank": rank, "world": world, "host": f"node{rank // per_host}", **(hello or {})}
             if "job" in fields:  # two jobs are never the same processes
                 fields.setdefault("incarnation", f"incarnation-{rank}-{fields['job']}"[:64])

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from caboose.report.connection import CurveKeys
 from caboose.settings.options import Sampling
 from caboose_wire import read_secret
-from caboose_wire.endpoints import DEFAULT_ENDPOINT, is_loopback, split_tcp
+from caboose_wire.curve_keys import read_keys
+from caboose_wire.endpoints import DEFAULT_ENDPOINT, is_local, split_endpoint, split_tcp
 from caboose_wire.private_files import NotPrivate, read_or_make, user_secret_path
 
 VARIABLES = (
@@ -90,19 +91,20 @@ def resolve(
         name = "CABOOSE_ENDPOINT"
         endpoint = env.get(name) or DEFAULT_ENDPOINT
     try:
-        host, port = split_tcp(endpoint)
+        scheme, _ = split_endpoint(endpoint)
+        has_port = scheme == "ipc" or split_tcp(endpoint)[1] > 0
     except ValueError as error:
         raise ValueError(f"{name}: {error}; the daemon prints its own when it starts") from None
-    if port == 0:
+    if not has_port:
         raise ValueError(f"{name}={endpoint!r} has no port; the daemon's default is 5757")
     return Settings(
         endpoint=endpoint,
-        curve=_curve(env, name, endpoint, is_local=is_loopback(host)),
+        curve=_curve(env, name, endpoint, is_local=is_local(endpoint)),
         sample_every=_sample_every(env) if sampling.every is None else sampling.every,
         overhead_budget=_overhead_budget(env) if sampling.overhead_budget is None else sampling.overhead_budget,
         samples_compiled=samples_compiled(env) if sampling.compiled is None else sampling.compiled,
         secret=read_secret(env["CABOOSE_SECRET_FILE"]) if env.get("CABOOSE_SECRET_FILE") else None,
-        is_local=is_loopback(host),
+        is_local=is_local(endpoint),
         hunt=_hunt(env, hunt),
         quiet=_is_on(env, "CABOOSE_QUIET"),
     )
@@ -129,15 +131,9 @@ def with_secret(settings: Settings, env: Mapping[str, str]) -> Settings:
 
 
 def _curve(env: Mapping[str, str], name: str, endpoint: str, *, is_local: bool) -> CurveKeys | None:
-    server, agent = env.get("CABOOSE_SERVER_KEY", ""), env.get("CABOOSE_AGENT_KEY", "")
-    if server and agent:
-        for variable, key in (("CABOOSE_SERVER_KEY", server), ("CABOOSE_AGENT_KEY", agent)):
-            if len(key) != 40:
-                raise ValueError(f"{variable} has {len(key)} characters, a key has 40; see `caboose keys new`")
-        return CurveKeys(server, agent)
-    if server or agent:
-        missing = "CABOOSE_AGENT_KEY" if server else "CABOOSE_SERVER_KEY"
-        raise ValueError(f"{missing} is not set though its partner is; `caboose keys new` prints both")
+    keys = read_keys(env)
+    if keys is not None:
+        return CurveKeys(*keys)
     if not is_local and not _is_on(env, "CABOOSE_INSECURE"):
         raise ValueError(
             f"{name}={endpoint!r} is not on this machine, and no keys are set: set CABOOSE_SERVER_KEY and "

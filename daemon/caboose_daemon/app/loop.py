@@ -19,17 +19,17 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from socket import socketpair
 
 import zmq
-import zmq.auth.thread
 
-from caboose_daemon.app.key_watch import KeyWatch
 from caboose_daemon.app.keys import DaemonKeys
-from caboose_daemon.app.report_connections import Reason, Received, ReportConnections
+from caboose_daemon.app.report_connections import Reason, Received
+from caboose_daemon.app.report_port import ReportPort
 from caboose_daemon.app.sinks import DaemonSink
-from caboose_daemon.ingest.receiver import Receiver
+from caboose_daemon.ingest.receiver import MAX_DETAIL, Receiver, Reply
+from caboose_daemon.ingest.relays import Relays
 from caboose_daemon.ingest.verdicts import Verdicts
 from caboose_daemon.jobs.job import Job
 from caboose_daemon.jobs.pipeline import Pipeline
@@ -37,9 +37,8 @@ from caboose_daemon.jobs.state import State
 from caboose_daemon.out.web.writes import Write, Writes
 from caboose_daemon.rollback.commander import QueuedCommand
 from caboose_daemon.rollback.policy import Policy
-from caboose_wire import Message, Welcome, encode
-from caboose_wire.codec import MAX_FRAME_BYTES
-from caboose_wire.sockets import outlast
+from caboose_wire import Message, Refused, Welcome, WireError, encode
+from caboose_wire.bundles import UP_START
 
 logger = logging.getLogger("caboose.daemon")
 
@@ -55,17 +54,6 @@ LATE_SECONDS = 5.0
 LOG_SECONDS = 60.0
 FAILED_SECONDS = 0.1
 """Pause after a turn that failed as a whole."""
-
-
-def configure(router: "zmq.Socket[bytes]") -> None:
-    """Sets the options of the socket that ranks report to."""
-    outlast(router)
-    router.setsockopt(zmq.LINGER, 0)
-    router.setsockopt(zmq.ROUTER_MANDATORY, 1)
-    router.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
-    router.setsockopt(zmq.SNDHWM, 1_000)
-    router.setsockopt(zmq.BACKLOG, 4096)
-    router.setsockopt(zmq.HANDSHAKE_IVL, 5_000)
 
 
 class Loop:
@@ -85,17 +73,15 @@ class Loop:
     ) -> None:
         self._state = state
         self._receiver = receiver
+        self._relays = Relays(state.relays)
         self._pipeline = pipeline
         self._policy = policy
         self._verdicts = Verdicts(state)
         self._sink = sink
         self._clock = clock
         self._context = zmq.Context()
-        self._authenticator: zmq.auth.thread.ThreadAuthenticator | None = None
-        self._keys: KeyWatch | None = None
-        self._socket = self._context.socket(zmq.ROUTER)
-        self._configure(keys)
-        self._connections = ReportConnections(self._socket, self._closed, is_encrypted=keys is not None)
+        self._port = ReportPort(self._context, keys, self._closed)
+        self._socket, self._connections, self._keys = self._port.socket, self._port.connections, self._port.keys
         self._writes = writes or Writes()
         self._bell, self._rope = socketpair()
         """Rung by the HTTP thread: the loop wakes."""
@@ -113,24 +99,9 @@ class Loop:
         self._thread = threading.Thread(target=self._run, name="caboose-loop")
         self.failure: BaseException | None = None
 
-    def _configure(self, keys: DaemonKeys | None) -> None:
-        socket = self._socket
-        configure(socket)
-        if keys is not None:
-            self._authenticator = zmq.auth.thread.ThreadAuthenticator(self._context)
-            self._authenticator.start()
-            self._keys = KeyWatch(keys.agents_dir)
-            self._authenticator.configure_curve_callback(domain="*", credentials_provider=self._keys)
-            socket.curve_publickey = keys.public
-            socket.curve_secretkey = keys.secret
-            socket.curve_server = True
-
     def bind(self, endpoint: str) -> str:
         """Binds and returns the real endpoint (port 0 becomes a free one)."""
-        if endpoint.startswith("tcp://["):
-            self._socket.setsockopt(zmq.IPV6, 1)
-        self._socket.bind(endpoint)
-        return self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        return self._port.bind(endpoint)
 
     def start(self) -> None:
         self._thread.start()
@@ -178,9 +149,10 @@ class Loop:
             if self._socket not in ready:
                 self._note_empty(now)
             read_until = self._note_behind(now)
-            self._connections.check(time.monotonic(), self._receiver.knows)  # the state's clock may be set
+            self._connections.check(time.monotonic(), self._knows)  # the state's clock may be set
             if self._keys is not None:
-                self._receiver.forget(self._keys.check(now, self._connections), now)
+                revoked = self._keys.check(now, self._connections)
+                self._receiver.forget([rank for peer in revoked for rank in (peer, *self._relays.closed(peer))], now)
             for peer, message in self._receiver.advance(now):
                 self._send(peer, message, now)
             self._pipeline.advance(now, self._step_aside, read_until=read_until)
@@ -195,6 +167,7 @@ class Loop:
             for item in self._policy.commander.take(is_journaled=not self._state.journal_error):
                 with self._state.guard.watch("send", item.job, now):
                     self._command(item)
+            self._send_bundles()
             self._state.turn_seconds = time.perf_counter() - start
         if self._socket in ready and not self._state.behind_seconds:
             self._stopping.wait(REST_SECONDS)
@@ -263,7 +236,15 @@ class Loop:
         """No message is left to read, so who closed its connection is gone."""
         self._read_until = now
         for peer in self._connections.emptied():
-            self._receiver.unreachable(peer)
+            self._closed_by_peer(peer)
+
+    def _closed_by_peer(self, peer: bytes) -> None:
+        self._receiver.unreachable(peer)
+        for rank in self._relays.closed(peer):
+            self._receiver.unreachable(rank)
+
+    def _knows(self, peer: bytes) -> bool:
+        return self._receiver.knows(peer) or self._relays.knows(peer)
 
     def _take(self, now: float) -> None:
         last = self._receiver.num_applied + MAX_PER_TURN
@@ -280,10 +261,33 @@ class Loop:
             self._step_aside()
 
     def _handle(self, received: Received, now: float) -> None:
-        key = "" if self._keys is None else self._keys.key_of(received)
+        key = self._port.key_of(received)
         if key is None:
             return  # it was revoked
-        for to, message in self._receiver.handle(received.peer, received.frames, now, key):
+        if received.frames[0] == UP_START:
+            self._handle_bundle(received, now, key)
+        else:
+            self._answer(self._receiver.handle(received.peer, received.frames, now, key), now)
+
+    def _handle_bundle(self, received: Received, now: float, key: str) -> None:
+        """What a relay sends, each message as if it had come alone."""
+        self._state.num_bytes += sum(map(len, received.frames))
+        try:
+            arrivals = self._relays.receive(received.peer, received.frames, key, now)
+        except WireError as error:
+            self._state.num_refused[error.reason] += 1
+            self._send(received.peer, Refused(reason=error.reason, detail=error.detail[:MAX_DETAIL]), now)
+            return
+        self._state.num_frames["Bundle"] += 1
+        for one in arrivals:
+            if one.frames:
+                replies = self._receiver.handle_whole(one.peer, one.frames, one.size, now, one.key, one.tables)
+                self._answer(replies, now)
+            else:
+                self._receiver.unreachable(one.peer)
+
+    def _answer(self, replies: Sequence[Reply], now: float) -> None:
+        for to, message in replies:
             self._send(to, message, now)
             if isinstance(message, Welcome):
                 self._verdicts.hurry()
@@ -329,13 +333,20 @@ class Loop:
                 unreached.append(rank)
         return unreached
 
+    def _send_bundles(self) -> None:
+        """Sends what was collected for the ranks behind relays; a relay that is gone takes its ranks with it."""
+        for peer, frames in list(self._relays.take()):
+            self._reply(peer, frames)
+
     def _reply(self, peer: bytes, frames: list[bytes]) -> bool:
-        """Whether it was sent; a peer that is gone or not reading asks again."""
+        """Whether it was sent; a peer that is gone or not reading asks again. To relayed ranks at the turn's end."""
+        if self._relays.is_relayed(peer):
+            return self._relays.put(peer, frames)
         try:
             self._socket.send_multipart([peer, *frames], flags=zmq.NOBLOCK)
         except zmq.ZMQError as error:
             if error.errno == zmq.EHOSTUNREACH:
-                self._receiver.unreachable(peer)
+                self._closed_by_peer(peer)
             return False
         return True
 
@@ -344,10 +355,7 @@ class Loop:
         self._stopping.set()
         if self._thread.ident is not None:
             self._thread.join(timeout=5)
-        if self._authenticator is not None:
-            self._authenticator.stop()
-        self._connections.stop()
-        self._socket.close(linger=0)
+        self._port.close()
         self._context.term()
         self._bell.close()
         self._rope.close()

@@ -410,13 +410,13 @@ def shut(known: ReportConnection) -> str | None:
         return None
     borrowed = socket.socket(fileno=known.received.descriptor)  # not a copy: there may be no descriptor left
     try:
-        host, port = borrowed.getpeername()[:2]
+        name = borrowed.getpeername()
         borrowed.shutdown(socket.SHUT_RDWR)
     except OSError:
         return None
     finally:
         borrowed.detach()
-    return f"{host}:{port}"
+    return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "this machine"  # of a socket file
 
 
 class ResidentBytes:

@@ -44,6 +44,7 @@ NAMES = (
     "note",
     "plot",
     "preflight",
+    "relay",
     "replay",
     "report",
     "rollback",
@@ -103,6 +104,7 @@ def caboose(context: click.Context) -> None:
         caboose inspect     gradients, activations, learning rate of a model, with plots
         caboose plot        draw the curves of a run or a log
         caboose daemon      run the daemon that your jobs report to
+        caboose relay       collect the reports of a node or rack, for jobs of thousands of ranks
         caboose top         watch all jobs in this terminal
         caboose diagnose    show what is wrong with a run, and the likely causes
         caboose compare     compare runs, and find the setting that made the difference

@@ -1,6 +1,7 @@
 """`caboose jobs`."""
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,11 @@ from rich.text import Text
 
 from caboose_daemon.cli.console import echo
 from caboose_daemon.cli.options import (
-    daemon_option,
+    DAEMON_DEFAULT,
+    configured_fleet,
+    connect,
     example,
+    fail,
     journal_option,
     json_option,
     make_console,
@@ -24,7 +28,8 @@ from caboose_daemon.cli.options import (
 )
 from caboose_daemon.cli.style import COLOURS, MARKS, health, state
 from caboose_daemon.format import duration, figure
-from caboose_daemon.offline.runs.source import RunSource
+from caboose_daemon.offline.runs.fleet import jobs_of
+from caboose_daemon.offline.runs.source import DaemonSource, RunSource
 
 NUMBERS = ("step", "loss", "ranks", "heard")
 COLUMNS = ("health", "state", *NUMBERS, "rollback")
@@ -40,21 +45,35 @@ URGENCY = ("critical", "warning", "info", "ok")
         "caboose jobs",
         "caboose jobs --json | jq -r '.jobs[] | select(.health == \"critical\") | .job'",
         "caboose jobs --journal caboose-data/journal.sqlite",
+        "caboose jobs --daemon host1:9757 --daemon host2:9757",
     )
 )
 @journal_option
-@daemon_option
+@click.option(
+    "--daemon",
+    "addresses",
+    metavar="URL",
+    multiple=True,
+    help=f"The daemon to ask; may be given several times.  {DAEMON_DEFAULT}",
+)
 @json_option
-def jobs(journal: Path | None, address: str | None, as_json: bool) -> None:
+def jobs(journal: Path | None, addresses: tuple[str, ...], as_json: bool) -> None:
     """List the jobs with their health, state, step and loss, the worst first.
 
     Under the table: what is open in each job, and how each run that is over ended and stood. An ended run stays red
-    until somebody acknowledges its incident (`caboose ack`) or launches it again.
+    until somebody acknowledges its incident (`caboose ack`) or launches it again. Several daemons, given here or as
+    `daemons` in the section [fleet] of caboose.toml, are listed together; one that does not answer is named.
 
     Exit codes: 0 listed (whatever their health), 2 no daemon answers, or --journal cannot be read.
     """
+    daemons = addresses or (() if journal is not None or "CABOOSE_HTTP" in os.environ else configured_fleet())
     with one_line_errors():
-        where = source(address, journal)
+        if len(daemons) > 1:
+            if journal is not None:
+                fail("--daemon and --journal: give one of them")
+            print_fleet([DaemonSource(connect(one)) for one in daemons], as_json=as_json)
+            return
+        where = source(daemons[0] if daemons else None, journal)
         if as_json:
             print_json({"jobs": worst_first(where.jobs())})
         else:
@@ -67,6 +86,24 @@ def print_jobs(where: RunSource, console: Console) -> None:
     if not rows:
         echo(f"{where.name} knows no job yet; a run appears once it calls caboose.attach(...)")
         return
+    console.print(jobs_table(rows, console.width))
+    for line in reasons(rows):
+        console.print(line, soft_wrap=True)
+
+
+def print_fleet(daemons: Sequence[DaemonSource], *, as_json: bool) -> None:
+    """The jobs of several daemons, and the daemons that did not answer."""
+    found = jobs_of(daemons)
+    rows = worst_first(list(found.rows))
+    if as_json:
+        print_json({"jobs": rows, "unanswered": found.unanswered})
+        return
+    for one in found.unanswered:
+        echo(f"caboose: {one['error']}", err=True)
+    if not rows:
+        echo(f"{len(daemons) - len(found.unanswered)} daemons know no job yet")
+        return
+    console = make_console()
     console.print(jobs_table(rows, console.width))
     for line in reasons(rows):
         console.print(line, soft_wrap=True)
@@ -112,7 +149,8 @@ def reason(row: dict[str, Any]) -> str:
 
 def jobs_table(rows: list[dict[str, Any]], width: int, chosen: int | None = None) -> Table:
     """One line per job, `width` characters wide; `chosen` is marked."""
-    columns = {name: [Text(name), *(_cell(name, row) for row in rows)] for name in COLUMNS}
+    names = (*COLUMNS, "daemon") if any("daemon" in row for row in rows) else COLUMNS
+    columns = {name: [Text(name), *(_cell(name, row) for row in rows)] for name in names}
     longest = max(cell_len(str(row["job"])) for row in rows)
     mark = 0 if chosen is None else 1 + GAP
 
@@ -148,5 +186,6 @@ def _cell(name: str, row: dict[str, Any]) -> Text:
         "ranks": f"{row['num_live']}/{row['world']}",
         "heard": duration(row["silent_seconds"]) if row["silent_seconds"] >= 1 else "now",
         "rollback": row["rollback"],
+        "daemon": str(row.get("daemon", "")).removeprefix("http://"),
     }
     return Text(plain[name])

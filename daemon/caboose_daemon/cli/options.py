@@ -141,6 +141,14 @@ def _read_token_file() -> str:
         return ""
 
 
+def configured_fleet() -> tuple[str, ...]:
+    """The daemons that the configuration lists; none where it cannot be read."""
+    try:
+        return load(configured_file()).fleet.daemons
+    except ConfigError:
+        return ()
+
+
 def source(address: str | None, journal: Path | None) -> RunSource:
     """The journal if --journal names one, else the daemon."""
     if journal is not None and address is not None:

@@ -49,7 +49,8 @@ from caboose_wire import (
     decode,
     reports_of,
 )
-from caboose_wire.codec import HELLO_START
+from caboose_wire.codec import HELLO_START, REPORT_STARTS
+from caboose_wire.hello_tables import Tables, put_together
 from caboose_wire.messages import MAX_REPORTS, MAX_RUN
 from caboose_wire.shapes import check_shapes
 
@@ -58,7 +59,8 @@ logger = logging.getLogger("caboose.daemon")
 Reply = tuple[bytes, Message]
 
 MAX_JOBS = 1000
-MAX_PEERS = 20_000
+MAX_PEERS = 131_072
+"""Ranks, behind relays too; the connections have a limit of their own (`app.report_connections`)."""
 ASK_AGAIN_SECONDS = 2.0
 FORGET_SECONDS = 600.0
 PROBE_SECONDS = 1.0
@@ -108,10 +110,30 @@ class Receiver:
         """Applies one message; returns the replies. `key` is the key of its connection, where keys are used."""
         size = sum(map(len, frames))
         self._state.num_bytes += size
+        return self.handle_whole(peer, frames, size, now, key)
+
+    def handle_whole(
+        self,
+        peer: bytes,
+        frames: Sequence[bytes],
+        size: int,
+        now: float,
+        key: str = "",
+        tables: Sequence[Tables] | None = None,
+    ) -> list[Reply]:
+        """As `handle`, of a message whose bytes are counted; `tables` are what a relay took out of a Hello."""
+        known = self._peers.get(peer)
+        if known is not None and known.job.load.is_throttled and frames and frames[0] in REPORT_STARTS:
+            known.job.load.num_throttled += 1
+            known.member.last_seen = now
+            self.num_applied += 1
+            return []
         try:
             if frames and frames[0] == HELLO_START and not self._introductions.allow_hello(peer, now):
                 raise WireError("rate", "too many Hellos from one connection; wait a second before the next")
             message = decode(frames)
+            if tables is not None and isinstance(message, Hello):
+                message = put_together(message, tables)
             if isinstance(message, StepReports):
                 return self._apply_each(peer, message.reports, size, now, key)
             if isinstance(message, StepRun):

@@ -23,6 +23,7 @@ from caboose_daemon.incidents.incident_log import IncidentLog
 from caboose_daemon.jobs.ending import ENDED_STATES, Ending, ending_of
 from caboose_daemon.jobs.engine import Engine
 from caboose_daemon.jobs.job_guard import JobFaults
+from caboose_daemon.jobs.job_load import JobLoad
 from caboose_daemon.jobs.meters import Meters
 from caboose_daemon.rollback_state.record import RollbackRecord
 from caboose_daemon.rules.parts.endings import rank_place, were_cancelled
@@ -221,6 +222,7 @@ class Job:
     rollback: RollbackRecord = field(default_factory=RollbackRecord)
     faults: JobFaults = field(default_factory=JobFaults)
     """Failures of the daemon while it processed this job."""
+    load: JobLoad = field(default_factory=JobLoad)
     lag_seconds: float = 0.0
     """Age of the newest report of the last step when the rules judged it, by its rank's clock."""
 

@@ -6,6 +6,8 @@ Called on the loop's thread with the state's lock held; time is an argument. Its
 to a `Sink`, so the same pipeline runs in a daemon, a replay and a test.
 """
 
+import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +21,7 @@ from caboose_daemon.jobs.alert_wording import worded
 from caboose_daemon.jobs.ending import ENDED_STATES
 from caboose_daemon.jobs.engine import GRADIENT_NORM, Engine
 from caboose_daemon.jobs.job import Attempt, Job, Member, proof_digest
+from caboose_daemon.jobs.job_load import SLICE_SECONDS
 from caboose_daemon.jobs.state import State
 from caboose_daemon.rollback_state.decision import Decision
 from caboose_daemon.rollback_state.ledger import LedgerEntry
@@ -110,12 +113,14 @@ class Pipeline:
         min_deadline: float = 2.0,
         deadline_steps: float = 3.0,
         abandoned_seconds: float = ABANDONED_SECONDS,
+        timer: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._state = state
         self._sink = sink
         self._min_deadline = min_deadline
         self._deadline_steps = deadline_steps
         self._abandoned_seconds = abandoned_seconds
+        self._timer = timer
         self._next_tick = 0.0
         self._last_tick = 0.0
         self._awake_since = 0.0
@@ -230,12 +235,14 @@ class Pipeline:
             if now - self._last_tick > OWN_GAP_SECONDS:
                 self._awake_since = now
             self._next_tick, self._last_tick = now + TICK_SECONDS, now
-        for job in list(self._state.jobs.values()):
+        jobs = list(self._state.jobs.values())
+        num_waiting = sum(job.attempt is not None and job.attempt.aligner.is_open for job in jobs)
+        for job in jobs:
             is_open = job.attempt is not None and job.attempt.aligner.is_open
             if not (is_open or is_tick) or job.attempt is None or self._is_quarantined(job, now):
                 continue
             with self._state.guard.watch("step", job, now):
-                self._close_steps(job, now, until=until)
+                self._close_steps(job, now, until=until, seconds=SLICE_SECONDS if num_waiting > 1 else math.inf)
             if is_tick and job.attempt.members:
                 with self._state.guard.watch("tick", job, now):
                     self._tick(job, job.attempt, now, until)
@@ -338,9 +345,19 @@ class Pipeline:
         if incident is not None:
             self._sink.incident_changed(job, incident)
 
-    def _close_steps(self, job: Job, now: float, *, until: float | None = None, is_final: bool = False) -> None:
+    def _close_steps(
+        self,
+        job: Job,
+        now: float,
+        *,
+        until: float | None = None,
+        is_final: bool = False,
+        seconds: float = math.inf,
+    ) -> None:
+        """Judges the steps that are due; after so many seconds the rest has to wait."""
         attempt = job.attempt
         assert attempt is not None, "only a job with an attempt has steps"
+        end, was_cut = self._timer() + seconds, False
         for step in attempt.aligner.close(
             attempt.gone,
             attempt.world,
@@ -354,6 +371,10 @@ class Pipeline:
             numbers = job.named.admit(named.of_step(step, job.group_rows))
             self.judge(job, step, summarize(step, parts, numbers), job.declared(step), now, parts)
             job.pending_events = [event for event in job.pending_events if event.step >= step.step]
+            if self._timer() >= end:
+                was_cut = True
+                break
+        job.load.note(job.name, attempt.aligner.num_open, now, was_cut=was_cut)
 
     def judge(
         self,

@@ -8,6 +8,7 @@ from caboose_daemon.jobs.engine import RuleStats
 from caboose_daemon.jobs.fair_lock import FairLock
 from caboose_daemon.jobs.job import Job
 from caboose_daemon.jobs.job_guard import JobGuard
+from caboose_daemon.jobs.relay_states import RelayStates
 from caboose_daemon.rules import RULES, AnyRule
 from caboose_daemon.rules.parts.rule import RuleConfig
 
@@ -60,6 +61,7 @@ class State:
     behind_seconds: float = 0.0
     """For how long messages have been waiting to be read; 0 while the daemon keeps up."""
     num_peers: int = 0
+    relays: RelayStates = field(default_factory=RelayStates)
     journal_failures: int = 0
     journal_error: str = ""
     journal_bytes: int = 0

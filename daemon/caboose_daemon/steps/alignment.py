@@ -62,6 +62,11 @@ class Aligner:
         """Whether a step waits for ranks."""
         return bool(self._open)
 
+    @property
+    def num_open(self) -> int:
+        """Steps that wait."""
+        return len(self._open)
+
     def add(self, rank: int, report: StepReport, now: float) -> None:
         self._arrivals.add(rank, report.step)
         if report.step <= self.last_closed:

@@ -43,9 +43,11 @@ def bounded(report: StepReport) -> StepReport:
 
 def _is_within(report: StepReport) -> bool:
     """Whether there is nothing to change. For every report: without a call for each number."""
-    for value in (report.loss, report.local_grad_norm, report.agent_seconds, *report.lr, *report.metrics.values()):
+    for value in (report.loss, report.local_grad_norm, report.agent_seconds, *report.lr):
         if value is not None and not -LIMIT <= value <= LIMIT:
             return False
+    if report.metrics and _is_beyond(report.metrics.values()):
+        return False
     phases = report.phases
     if phases is not None:
         if not SHORTEST_SECONDS <= phases.total <= LIMIT:

@@ -13,7 +13,7 @@ from support.processes import clean_environment
 
 SOCKETS = {
     "daemon": """
-from caboose_daemon.app.loop import configure
+from caboose_daemon.app.report_port import configure
 reader = zmq.Context().socket(zmq.ROUTER)
 configure(reader)
 reader.bind("tcp://127.0.0.1:0")

@@ -11,7 +11,6 @@ import pytest
 import zmq
 import zmq.auth.thread
 
-from caboose_daemon.app.loop import configure
 from caboose_daemon.app.report_connections import (
     CHECK_SECONDS,
     ENOUGH,
@@ -24,6 +23,7 @@ from caboose_daemon.app.report_connections import (
     ResidentBytes,
     raise_descriptor_limit,
 )
+from caboose_daemon.app.report_port import configure
 from caboose_wire import StepReport, decode, encode
 from caboose_wire.codec import MAX_ARRAYS, MAX_FRAMES
 from support.processes import wait_until

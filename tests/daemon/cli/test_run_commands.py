@@ -305,7 +305,7 @@ def test_the_help_of_every_command_names_its_exit_codes_and_ends_with_an_example
     assert all(line.strip().startswith(("caboose ", "torchrun ")) for line in end[1:])
     is_group = words in (("config",), ("grafana",), ("keys",), ("stack",))
     assert ("Exit codes:" in shown) != is_group
-    has_no_rows = words in (("config", "check"), ("config", "reference"), ("daemon",), ("demo",), ("mcp",))
+    has_no_rows = words in (("config", "check"), ("config", "reference"), ("daemon",), ("demo",), ("mcp",), ("relay",))
     assert ("--json" in shown) != (is_group or has_no_rows), "what is printed can be read"
 
 

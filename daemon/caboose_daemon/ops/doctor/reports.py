@@ -13,10 +13,10 @@ import zmq.auth
 
 from caboose_daemon.ops.doctor.check import DoctorCheck
 from caboose_wire import Plan, PlanRequest, WireError, decode, encode
-from caboose_wire.endpoints import split_tcp
+from caboose_wire.curve_keys import KEY_LENGTH
+from caboose_wire.endpoints import split_endpoint, split_tcp
 
 ANSWER_SECONDS = 2.0
-KEY_LENGTH = 40
 NAME = "reports"
 NEW_KEYS = "`caboose keys new DIR` prints both; start the daemon with --keys DIR"
 
@@ -63,9 +63,7 @@ def _from(directory: Path) -> Keys:
 def check_reports(endpoint: str, keys: Keys | None) -> DoctorCheck:
     """Sends a message to the report socket, as an agent would."""
     try:
-        host, port = split_tcp(endpoint)
-        with socket.create_connection((host.strip("[]"), port), timeout=ANSWER_SECONDS):
-            pass
+        _connect(endpoint)
     except ValueError as error:
         return DoctorCheck(
             NAME, "cross", str(error), "set CABOOSE_ENDPOINT to what `caboose daemon` prints as `reports`"
@@ -82,6 +80,18 @@ def check_reports(endpoint: str, keys: Keys | None) -> DoctorCheck:
     wrong = "the keys are not the daemon's" if keys else "it needs keys, and none are set"
     fix = "set CABOOSE_SERVER_KEY and CABOOSE_AGENT_KEY as `caboose keys new` printed them"
     return DoctorCheck(NAME, "cross", f"{endpoint} does not answer: {wrong}, or it is not a daemon", fix)
+
+
+def _connect(endpoint: str) -> None:
+    """Raises OSError where nothing listens, ValueError where that is no endpoint."""
+    scheme, rest = split_endpoint(endpoint)
+    if scheme == "ipc":
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(rest)
+        return
+    host, port = split_tcp(endpoint)
+    with socket.create_connection((host.strip("[]"), port), timeout=ANSWER_SECONDS):
+        pass
 
 
 def _is_answered(endpoint: str, keys: Keys | None) -> bool:

@@ -65,7 +65,7 @@ class StateCollector(Collector):
         samples = MetricSamples()
         with self._scraping:
             with self._state.lock:
-                add_daemon(self._state, samples)
+                add_daemon(self._state, samples, self._clock())
             self._add_jobs(samples, self._clock())
         yield from samples
 

@@ -10,7 +10,7 @@ REASONS = ("no_descriptors", "slow_body", "slow_head", "slow_reader", "too_many"
 """Start at 0: a series that starts at 1 has no increase."""
 
 
-def add_daemon(state: State, samples: MetricSamples) -> None:
+def add_daemon(state: State, samples: MetricSamples, now: float) -> None:
     """Adds every series without a job label."""
     samples.add("caboose_daemon_info", 1.0, __version__)
     links = Links.of(state)
@@ -18,6 +18,11 @@ def add_daemon(state: State, samples: MetricSamples) -> None:
     samples.add("caboose_daemon_start_time_seconds", state.started)
     samples.add("caboose_jobs_known", len(state.jobs))
     samples.add("caboose_peers_connected", state.num_peers)
+    relays = state.relays.live(now)
+    samples.add("caboose_relays_connected", len(relays))
+    samples.add("caboose_relay_ranks", state.relays.num_ranks)
+    samples.add("caboose_relay_buffered_seconds", max((relay.buffered_seconds for relay in relays), default=0.0))
+    samples.add("caboose_relay_messages_dropped_total", state.relays.num_dropped)
     samples.add("caboose_received_bytes_total", state.num_bytes)
     for kind, count in sorted(state.num_frames.items()):
         samples.add("caboose_messages_received_total", count, kind)

@@ -32,6 +32,7 @@ def add_job(job: Job, samples: JobSamples, now: float) -> None:
     samples.add("caboose_job_attempt", job.num_attempts)
     samples.add("caboose_job_steps_total", job.num_steps)
     samples.add("caboose_job_quarantined", float(job.faults.is_quarantined))
+    samples.add("caboose_job_throttled_messages_total", job.load.num_throttled)
     samples.add("caboose_job_duplicates_refused_total", job.num_refused)
     samples.add("caboose_non_finite_steps_total", job.num_non_finite)
     samples.add("caboose_clipped_steps_total", job.meters.num_clipped)

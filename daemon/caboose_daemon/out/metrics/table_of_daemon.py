@@ -30,6 +30,19 @@ DAEMON = Section(
             "Ranks that are registered with the daemon",
             "All ranks of all running jobs is normal.",
         ),
+        Metric("caboose_relays_connected", "Relays that were heard of in the last 15 s", "As many as you started."),
+        Metric("caboose_relay_ranks", "Ranks that report through relays", "Part of caboose_peers_connected."),
+        Metric(
+            "caboose_relay_buffered_seconds",
+            "Age of the oldest message in a relay, of the relay with the oldest",
+            "Below 1 s is normal. Growing: the daemon takes less than the relays get.",
+        ),
+        Metric(
+            "caboose_relay_messages_dropped_total",
+            "Messages that relays dropped because their buffers were full",
+            "Should not rise: the reports are lost.",
+            kind="counter",
+        ),
         Metric(
             "caboose_received_bytes_total",
             "Bytes received from agents",

@@ -56,6 +56,11 @@ JOBS = Section(
             "0 is normal. 1: no rule watches this job. The log of the daemon has the reason.",
         ),
         counted(
+            "caboose_job_throttled_messages_total",
+            "Messages of this job that were dropped unread, because it sends more than its share",
+            "0 is normal. Above 0: the daemon cannot judge its steps beside other jobs; give it a daemon of its own.",
+        ),
+        counted(
             "caboose_job_duplicates_refused_total",
             "Processes of other launches that claimed this job's name and were refused, because 99 runs have it",
             "0 is normal. Above 0: two launches use one name; give each its own CABOOSE_JOB.",

@@ -34,8 +34,10 @@ UNITS = {
     "steps": "steps_incomplete_total",
     "names": "names_hidden",
     "ranks": "agents_disabled peers_connected",
+    "relays": "relays_connected",
     "jobs": "jobs_known jobs_hidden",
-    "messages": "messages_received_total messages_refused_total",
+    "messages": "messages_received_total messages_refused_total relay_messages_dropped_total"
+    " job_throttled_messages_total",
     "runs": "rule_runs_total",
     "failures": "internal_errors_total rule_failures_total journal_failures_total export_failures_total",
     "rows": "journal_lost_rows_total journal_refused_rows_total journal_quarantined_rows",
