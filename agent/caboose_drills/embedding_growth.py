@@ -34,6 +34,6 @@ DRILL = Drill(
         "divergence",
     ),
     origin_layers=("head",),
-    steps=700,
-    seconds=8.0,
+    steps=1000,
+    seconds=10.0,
 )

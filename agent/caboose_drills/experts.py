@@ -26,7 +26,8 @@ class ExpertLayer(nn.Module):
         used = nn.functional.one_hot(chosen, shares.shape[-1]).to(x.dtype)
         self.balance = shares.shape[-1] * (used.mean(dim=0) * shares.mean(dim=0)).sum()
         outputs = torch.stack([expert(inputs) for expert in self.experts], dim=1)  # small: all experts may run
-        return x + weights[:, None] * (outputs * used[:, :, None]).sum(dim=1)
+        chosen_ones: Tensor = (outputs * used[:, :, None]).sum(dim=1)
+        return x + weights[:, None] * chosen_ones
 
 
 class ExpertNet(nn.Module):

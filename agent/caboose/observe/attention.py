@@ -54,7 +54,7 @@ def of_multihead(
         rows = slice(number * width, (number + 1) * width)
         part = _sparse(source.detach().transpose(0, 1), 0, 1)
         projected = F.linear(part, weight.detach()[rows], None if bias is None else bias.detach()[rows])
-        norms.append(_largest_norms(projected.unflatten(-1, (num_heads, -1)).transpose(1, 2)))
+        norms.append(_largest_norms(projected.reshape(*part.shape[:2], num_heads, -1).transpose(1, 2)))
     return _largest(norms[0] * norms[1] / math.sqrt(width // num_heads))
 
 
@@ -90,7 +90,7 @@ def _largest_norms(vectors: torch.Tensor) -> torch.Tensor:
     """The largest norm of each head; the last three dimensions are heads, positions, elements."""
     vectors = vectors.detach()
     vectors = vectors.unsqueeze(0) if vectors.dim() == 3 else vectors.flatten(0, -4)
-    norms = torch.linalg.vector_norm(_sparse(vectors, 0, 2), dim=-1, dtype=torch.float32)
+    norms: torch.Tensor = torch.linalg.vector_norm(_sparse(vectors, 0, 2), dim=-1, dtype=torch.float32)
     return norms.amax(dim=(0, 2))
 
 

@@ -75,9 +75,15 @@ def _gate(parent: torch.nn.Module, experts: torch.nn.Module, num: int) -> torch.
         if child is not experts
         for leaf in child.modules()
         if not any(True for _ in leaf.children())
-        if getattr(getattr(leaf, "weight", None), "ndim", 0) == 2 and leaf.weight.shape[0] == num
+        if num_rows(leaf) == num
     ]
     return found[0] if len(found) == 1 else None
+
+
+def num_rows(module: torch.nn.Module) -> int:
+    """The rows of a module's weight; 0 if it has no matrix of that name."""
+    weight = getattr(module, "weight", None)
+    return weight.shape[0] if isinstance(weight, torch.Tensor) and weight.dim() == 2 else 0
 
 
 def _above(parent: torch.nn.Module, gate: torch.nn.Module) -> list[torch.nn.Module]:
@@ -102,9 +108,7 @@ def _first_number(places: Sequence[Any], names: Sequence[str]) -> int:
 
 def router_of(module: torch.nn.Module, num_experts: int | None, top_k: int | None) -> Router:
     """A router that the user names; ValueError if its numbers are neither given nor found."""
-    weight = getattr(module, "weight", None)
-    rows = weight.shape[0] if isinstance(weight, torch.Tensor) and weight.dim() == 2 else 0
-    num = num_experts or _first_number([module], NUM_EXPERTS) or rows
+    num = num_experts or _first_number([module], NUM_EXPERTS) or num_rows(module)
     chosen = top_k or _top_k([module])
     if not 2 <= num <= MAX_EXPERTS:
         raise ValueError(f"watch_router(): {num} experts; give num_experts=, between 2 and {MAX_EXPERTS:,}")

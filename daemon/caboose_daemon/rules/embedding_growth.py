@@ -40,7 +40,7 @@ CALM = 0.8
 class EmbeddingGrowthConfig(RuleConfig):
     """Thresholds of embedding_growth."""
 
-    factor: float = 6.0
+    factor: float = 5.0
     """Growth of the layer's typical weight relative to that of the other matrices."""
     first_samples: int = 3
     """Sampled steps of which the lowest gives the ratio at the start."""

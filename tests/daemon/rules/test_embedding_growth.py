@@ -40,7 +40,7 @@ def growing(story: Scenario, last: float, *, of: str = "head", rest: float = 1.0
 
 
 def test_is_silent_up_to_the_factor_and_warns_above_it() -> None:
-    assert growing(a_model(), 5.8).is_silent
+    assert growing(a_model(), 4.8).is_silent
 
     episode = growing(a_model(), 8.0).only("embedding_growth")
     assert (episode.severity, episode.first.layers) == ("warning", ("lm_head.weight",))
@@ -72,16 +72,16 @@ def test_is_silent_where_an_embedding_is_larger_from_the_start() -> None:
 
 
 def test_is_silent_where_growth_has_ended_before_the_factor() -> None:
-    story = growing(a_model(), 4.5)
+    story = growing(a_model(), 4.2)
     for _ in range(200):
-        weights(story, head=4.5 * float(story.random.normal(1.0, 0.02)))
+        weights(story, head=4.2 * float(story.random.normal(1.0, 0.02)))
 
     assert story.is_silent
 
 
 def test_ends_when_the_layer_is_as_large_as_the_others_again() -> None:
     story = growing(a_model(), 8.0)
-    assert weights(story, head=5.0).only("embedding_growth").is_open
+    assert weights(story, head=4.5).only("embedding_growth").is_open
 
     assert weights(story, head=3.0).only("embedding_growth").last.state == "resolved"
 

@@ -36,8 +36,8 @@ class BatchTooSmall(Cause):
             if "batch_size" in case.reportable_rules:
                 yield supports(FAIR, "loss no longer falls: the steps are mostly noise")
         elif (grown := case.value("noise_growth", "growth")) is not None:
-            now = case.value("noise_growth", "ratio")
-            yield supports(DECISIVE, f"gradient noise scale is {now:.3g}x the {of}, {grown:.3g}x what it was at first")
+            scale = f"gradient noise scale is {case.value('noise_growth', 'ratio'):.3g}x the {of}"
+            yield supports(DECISIVE, f"{scale}, {grown:.3g}x what it was at first")
         elif ratio is not None:
             yield opposes(STRONG, f"{of} is {1 / max(ratio, 1e-9):.3g}x the gradient noise scale")
         elif case.world > 1 and case.sees("local_gradients") and case.is_quiet("batch_size"):

@@ -2,9 +2,9 @@
 
 Design
 ------
-`FILE.sqlite:JOB` is a job in a journal, `FILE.sqlite` all of its jobs; `FILE.db:RUN` a run in the database of a tracker;
-any other path that exists is a log, as `caboose replay` reads it; anything else is a job of the daemon. A name with a slash that is no file is an
-error, and the daemon is not asked.
+`FILE.sqlite:JOB` is a job in a journal, `FILE.sqlite` all of its jobs; `FILE.db:RUN` a run in the database of a
+tracker; any other path that exists is a log, as `caboose replay` reads it; anything else is a job of the daemon. A name
+with a slash that is no file is an error, and the daemon is not asked.
 """
 
 from collections.abc import Callable, Iterator, Mapping

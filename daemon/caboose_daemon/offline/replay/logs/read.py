@@ -37,9 +37,9 @@ def read_log(path: Path) -> Log:
     if "\0" in str(path):
         raise LogError(f"{path}: no file can have this name")
     try:
-        tables = _tables(path)
+        file, tables = _tables(path)
         if len(tables) > 1:
-            shown = ", ".join(f"{path}{OF_RUN}{name}" for name in list(tables)[:3])
+            shown = ", ".join(f"{file}{OF_RUN}{name}" for name in list(tables)[:3])
             raise LogError(f"{path}: holds several runs; name one: {shown}{' ...' if len(tables) > 3 else ''}")
         return replace(to_log(next(iter(tables.values()))), settings=settings_beside(path))
     except OSError as error:  # also what gzip raises
@@ -62,18 +62,18 @@ def read_logs(path: Path) -> list[Log]:
     return read_journal(journal) if is_journal else [read_log(path)]
 
 
-def _tables(path: Path) -> dict[str, Table]:
-    """The tables of a path, by the names of their runs; of `FILE#RUN`, that of the run."""
+def _tables(path: Path) -> tuple[Path, dict[str, Table]]:
+    """The file, and its tables by the names of their runs; of `FILE:RUN`, that of the run."""
     file, _, run = str(path).rpartition(OF_RUN)
     if run and not path.exists() and _starts_as_journal(Path(file)):
-        found = _of_tracker(Path(file)) or {}
-        if run not in found:
-            raise LogError(f"{file}: no run {run!r}; it has {', '.join(list(found)[:8]) or 'none'}")
-        return {run: found[run]}
+        known = _of_tracker(Path(file)) or {}
+        if run not in known:
+            raise LogError(f"{file}: no run {run!r}; it has {', '.join(list(known)[:8]) or 'none'}")
+        return Path(file), {run: known[run]}
     for name in (path, path / MLFLOW_DB):
         if name.is_file() and _starts_as_journal(name) and (found := _of_tracker(name)) is not None:
-            return found
-    return {"": _in_directory(path) if path.is_dir() else _in_file(path)}
+            return name, found
+    return path, {"": _in_directory(path) if path.is_dir() else _in_file(path)}
 
 
 def _of_tracker(path: Path) -> dict[str, Table] | None:

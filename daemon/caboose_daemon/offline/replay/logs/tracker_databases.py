@@ -68,10 +68,10 @@ def _of_mlflow(connection: sqlite3.Connection, path: Path) -> Iterator[tuple[str
 
 def _of_trackio(connection: sqlite3.Connection, path: Path) -> Iterator[tuple[str, Table]]:
     names = connection.execute(
-        "SELECT run_name FROM metrics GROUP BY run_name ORDER BY min(timestamp) LIMIT ?", (MAX_RUNS,)
+        "SELECT run_name FROM metrics GROUP BY run_name ORDER BY min(id) LIMIT ?", (MAX_RUNS,)
     ).fetchall()
     for (name,) in names:
-        query = "SELECT step, metrics FROM metrics WHERE run_name = ? ORDER BY timestamp, id"
+        query = "SELECT step, metrics FROM metrics WHERE run_name = ? ORDER BY id"
         rows = [{**_numbers(text), "step": step} for step, text in connection.execute(query, (name,))]
         yield name, table_of_rows(path, rows, lambda row: f"row {row + 1}")
 

@@ -64,9 +64,9 @@ def _row(history: bytes) -> dict[str, Any]:
                     key = found.decode(errors="replace") if number == KEY else key
                     nested += [found.decode(errors="replace")] if number == NESTED_KEY else []
                     text = found if number == VALUE_JSON else text
-            number = _number(text)
-            if number is not None:
-                row["/".join(nested) or key] = number
+            found_number = _number(text)
+            if found_number is not None:
+                row["/".join(nested) or key] = found_number
     return row
 
 
