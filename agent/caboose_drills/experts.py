@@ -27,7 +27,8 @@ class ExpertLayer(nn.Module):
         self.balance = shares.shape[-1] * (used.mean(dim=0) * shares.mean(dim=0)).sum()
         outputs = torch.stack([expert(inputs) for expert in self.experts], dim=1)  # small: all experts may run
         chosen_ones: Tensor = (outputs * used[:, :, None]).sum(dim=1)
-        return x + weights[:, None] * chosen_ones
+        out: Tensor = x + weights[:, None] * chosen_ones
+        return out
 
 
 class ExpertNet(nn.Module):

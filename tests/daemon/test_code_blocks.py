@@ -9,7 +9,6 @@ import re
 import shlex
 import textwrap
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -22,18 +21,20 @@ from caboose_daemon.config import SECTIONS, load
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 FENCED = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
-COMMAND = re.compile(r"^(?: {4,}|\s*\$ )(?:\w+=\S+ )*(caboose(?:-preflight)? .*)$", re.MULTILINE)
+COMMAND = re.compile(r"^(?: {4,}|\s*\$ )(?:\w+=\S+ )*(caboose(?:-preflight)? \S.*)$", re.MULTILINE)
 MAKE = re.compile(r"^(?: {4,}|\s*\$ )make ([a-z][a-z -]*)", re.MULTILINE)
 OF_THE_AGENT = frozenset({"preflight", "inspect", "try"})
 """Commands that the agent's side parses."""
 
 
-def blocks(kind: str) -> Iterator[object]:
+def blocks(kind: str) -> list[object]:
+    found_blocks = []
     for page in PAGES:
         for found in FENCED.finditer(page.read_text(encoding="utf-8")):
             if found[2] == kind:
                 line = page.read_text(encoding="utf-8").count("\n", 0, found.start()) + 1
-                yield pytest.param(textwrap.dedent(found[3]), id=f"{page.relative_to(ROOT)}:{line}")
+                found_blocks.append(pytest.param(textwrap.dedent(found[3]), id=f"{page.relative_to(ROOT)}:{line}"))
+    return found_blocks
 
 
 @pytest.mark.parametrize("code", blocks("python"))
@@ -61,17 +62,19 @@ def test_yaml_is_valid(text: str) -> None:
     assert list(yaml.safe_load_all(text))
 
 
-def commands() -> Iterator[object]:
+def commands() -> list[object]:
+    lines = []
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         for found in COMMAND.finditer(text):
             line = text.count("\n", 0, found.start(1)) + 1
-            yield pytest.param(found[1], id=f"{page.relative_to(ROOT)}:{line}")
+            lines.append(pytest.param(found[1], id=f"{page.relative_to(ROOT)}:{line}"))
+    return lines
 
 
 @pytest.mark.parametrize("line", commands())
 def test_commands_and_their_flags_exist(line: str) -> None:
-    words = shlex.split(re.split(r"\s[|>&]\s|;", line)[0], comments=True)
+    words = shlex.split(re.split(r"\s[|>&]\s|;", line.rstrip("\\"))[0], comments=True)
     if words[0] != "caboose" or words[1] in OF_THE_AGENT or words[1].startswith("-"):
         return
     found = named(words[1])
