@@ -13,7 +13,7 @@ from caboose_daemon.rules import RULES
 from caboose_drills.catalogue import DRILLS, HEALTHY
 from support.processes import caboose_command, clean_environment, end, wait_until
 
-SHARED = {"__init__", "__main__", "catalogue", "data", "drill", "launch", "loop", "nets", "run"}
+SHARED = {"__init__", "__main__", "catalogue", "data", "drill", "experts", "launch", "loop", "nets", "run"}
 """Modules that are no drills."""
 OF_THE_DEMO = {"demo", "text", "transformer"}
 MISSING: set[str] = set()
