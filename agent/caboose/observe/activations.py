@@ -83,8 +83,7 @@ class Activations:
                     id(module), Module(name=name_of(name)[-256:], kind=kind[:256], num_units=_num_units(module))
                 )
         self._routers, self._attention = Routers(), AttentionLogits()
-        for gate, router in find_routers(model):
-            self.add_router(gate, router)
+        protect("routers", self._find_routers)(model)
         self.graphs = GraphReader(model, self, protect) if in_graphs else None
         self._channels_first = any(isinstance(m, torch.nn.Conv1d) for m in model.modules())
         self.has_new_sites = False
@@ -180,6 +179,10 @@ class Activations:
         row = self.row_of_call(self._stack[-1] if self._stack else None, name)
         if row is not None:
             self._see(row, output)
+
+    def _find_routers(self, model: torch.nn.Module) -> None:
+        for gate, router in find_routers(model):
+            self.add_router(gate, router)
 
     def add_router(self, module: torch.nn.Module, router: Router) -> bool:
         """Whether the choices of this module can be read: it is one of the model's."""

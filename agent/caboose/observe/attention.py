@@ -5,7 +5,8 @@ Design
 A logit is the product of a query and a key, at most the product of their norms. The largest norms of a head's queries
 and keys bound its logits without a product of all pairs. Batch and positions are subsampled, heads never. It is read
 from the arguments of torch's functions of attention. Where a module computes the softmax itself, the logits are there,
-and the largest one is read. Kernels of other libraries are not seen: their rows have no number.
+and the largest one is read. Kernels of other libraries are not seen, nor are tensors that are distributed over ranks:
+their rows have no number.
 """
 
 import math
@@ -14,6 +15,8 @@ from typing import Any
 
 import torch
 from torch.nn import functional as F
+
+from caboose.tensors.readable import own_part
 
 MAX_BATCH, MAX_POSITIONS = 4, 128
 """Samples and positions of one call that are read."""
@@ -77,6 +80,11 @@ def is_attention(module: torch.nn.Module | None) -> bool:
     return module is not None and "attention" in type(module).__name__.lower()
 
 
+def _is_whole(tensor: torch.Tensor) -> bool:
+    """Whether a tensor can be read, and is not distributed."""
+    return not hasattr(tensor, "placements") and own_part(tensor, "attention") is not None
+
+
 def _sparse(tensor: torch.Tensor, batch: int, positions: int) -> torch.Tensor:
     """Every so many samples and positions of a tensor, without a copy."""
     for dimension, most in ((batch, MAX_BATCH), (positions, MAX_POSITIONS)):
@@ -106,7 +114,11 @@ class AttentionLogits:
         self._found: dict[int, Found] = {}
 
     def see(self, row: int, read: Callable[..., Found | None], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        found = read(*args, **kwargs) if row not in self._found else None
+        """One call; where tensors are distributed nothing is read: that would take a collective."""
+        given = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
+        if row in self._found or not all(map(_is_whole, given)):
+            return
+        found = read(*args, **kwargs)
         if found is not None:
             self._found[row] = found
 

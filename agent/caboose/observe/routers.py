@@ -20,6 +20,8 @@ from typing import Any
 
 import torch
 
+from caboose.tensors.readable import own_part
+
 WINDOW = 8
 """Sampled steps over which an expert must get no token to count as dead."""
 MAX_CHOICES = 65_536
@@ -185,7 +187,8 @@ class Routers:
 def _chosen(output: Any, router: Router) -> torch.Tensor | None:
     """The experts of the tokens of an output, in one dimension."""
     tensors = [output] if isinstance(output, torch.Tensor) else list(output) if isinstance(output, tuple | list) else []
-    tensors = [t.detach() for t in tensors if isinstance(t, torch.Tensor) and t.dim() and not t.is_nested]
+    mine = [own_part(tensor, "a router") for tensor in tensors if isinstance(tensor, torch.Tensor)]
+    tensors = [tensor.detach() for tensor in mine if tensor is not None and tensor.dim()]
     for tensor in tensors:
         if not tensor.is_floating_point() and tensor.dtype is not torch.bool and tensor.shape[-1] == router.top_k:
             return tensor.reshape(-1)

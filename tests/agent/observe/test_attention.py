@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import caboose
-from caboose.observe.attention import of_dot_product
+from caboose.observe.attention import AttentionLogits, of_dot_product
 from caboose_wire import Hello, StepReport
 from support.collector import Collector
 
@@ -121,6 +121,18 @@ def test_keys_that_heads_share_are_compared_with_each_of_their_queries() -> None
 
     assert found is not None
     assert (float(found[0]), float(found[1])) == (pytest.approx(2 * 10 * 8), 2.0)
+
+
+def test_tensors_that_are_distributed_are_left_alone() -> None:
+    class Distributed(torch.Tensor):
+        placements = ()
+
+    x = torch.randn(1, 2, 3, 4)
+    logits = AttentionLogits()
+    logits.see(0, of_dot_product, (x, x.as_subclass(Distributed), x), {})
+    logits.see(1, of_dot_product, (x, x, x), {})
+
+    assert logits.take()[0] == [1]
 
 
 def test_a_plain_step_reads_nothing(attach: Attach, listening: Collector) -> None:
