@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long test-rest lint types contracts docs dashboards pictures screenshots deploy wheel-test soak crash-points fuzz bench-overhead bench-detection bench-power bench-metamorphic bench-drawn bench-rules bench-ingest bench-relays bench-snapshots bench-gate bench-rollback bench-regret bench-regret-real bench-page bench-stream bench-verify bench-randomised drills chaos tools clean
+.PHONY: help setup demo test test-long test-rest lint types contracts docs docs-site dashboards pictures screenshots deploy wheel-test soak crash-points fuzz bench-overhead bench-detection bench-power bench-metamorphic bench-drawn bench-rules bench-ingest bench-relays bench-snapshots bench-gate bench-rollback bench-regret bench-regret-real bench-page bench-stream bench-verify bench-randomised drills chaos tools clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -73,6 +73,10 @@ contracts: setup ## check who may import whom
 docs: setup ## write the generated alerts and the generated parts of docs/ anew
 	@$(BIN)/python dashboards/alerts/generate.py
 	@$(BIN)/python docs/generate.py
+
+docs-site: setup ## build the documentation site of this version into build/site (with mkdocs-material; SITE=DIR)
+	@$(INSTALL) -e '.[site]'
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python docs/build_site.py $(or $(SITE),build/site)
 
 deploy: setup ## write the generated files of deploy/ anew
 	@$(BIN)/python deploy/generate.py

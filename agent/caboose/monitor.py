@@ -220,6 +220,22 @@ class Monitor:
             on_batch=protect("watch", self._see_batch),
         )
 
+    def watch_router(
+        self, module: "torch.nn.Module", *, num_experts: int | None = None, top_k: int | None = None
+    ) -> None:
+        """Counts the experts that this module chooses, on sampled steps. Before the loop.
+
+        For routers of mixture-of-experts layers that are not recognised by themselves. The module returns the chosen
+        experts, or a logit of each. ValueError if `num_experts` and `top_k` are neither given nor its attributes.
+        """
+        if self._is_closed:
+            return
+        from caboose.observe.routers import router_of
+
+        router = router_of(module, num_experts, top_k)
+        if self._observer is not None and not self._observer.watch_router(module, router):
+            logger.warning("caboose: watch_router(): activations of this module are not read, so neither is its choice")
+
     def watch_fetches(self) -> FetchWatch:
         """For a framework, which fetches the batches of its loader itself: what it calls around each fetch."""
         protect = self.guard.protect

@@ -1,5 +1,7 @@
 """A small decoder-only transformer with enough layers to watch."""
 
+from typing import Any
+
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -46,3 +48,12 @@ class Transformer(nn.Module):
             x = block(x)
         logits: torch.Tensor = self.head(self.norm(x))
         return logits
+
+
+def apart(model: nn.Module, name: str, **settings: Any) -> list[dict[str, Any]]:
+    """Parameter groups: those with this word in their name, with settings of their own, and the others."""
+    named = list(model.named_parameters())
+    return [
+        {"params": [parameter for each, parameter in named if name in each], **settings},
+        {"params": [parameter for each, parameter in named if name not in each]},
+    ]

@@ -79,6 +79,12 @@ MODULE_ARRAYS = frozenset(
         "activation_dead",
         "activation_histogram",
         "activation_order",
+        "router_entropy",
+        "router_share",
+        "router_busiest",
+        "router_dead",
+        "attention_logit",
+        "attention_head",
     }
 )
 """Arrays with one row per module of Hello, on sampled steps.
@@ -87,6 +93,11 @@ activation_order      position in the order of execution, from 0; -1: not called
 activation_std, _zero_fraction, _saturated (share of saturated units; -1: not applicable), _histogram
 activation_max        largest magnitude over all elements: not finite if any element is
 activation_dead       share of units that are zero for all data over the window; -1: not applicable, or window not full
+router_entropy        entropy of the experts' shares of tokens, over that of equal shares: 0 to 1; -1: not a router
+router_share, _busiest (share and number of the expert with the most tokens)
+router_dead           share of experts without a token over the window; -1: not a router, or window not full
+attention_logit       largest logit that the sampled queries and keys of one head could give; -1: not an attention
+attention_head        the number of that head
 """
 
 LOWEST_RANK_ARRAYS = frozenset({"activation_histogram"})

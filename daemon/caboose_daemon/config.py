@@ -182,7 +182,7 @@ class FleetConfig:
 
 @dataclass(frozen=True)
 class ExportConfig:
-    """`[export]`: mirrors of curves, histograms and incidents. Needs the extra `mirror`."""
+    """`[export]`: mirrors of curves, histograms and incidents. Needs the extra `mirror`, `mlflow` or `trackio`."""
 
     tensorboard_dir: str = ""
     """Directory for TensorBoard's event files, one run in `<job>/run-1`, `run-2`, ... Empty: none are written."""
@@ -194,6 +194,14 @@ class ExportConfig:
     """offline writes to wandb_dir, for `wandb sync`; online sends, with the key of `wandb login` or WANDB_API_KEY."""
     wandb_dir: str = ""
     """Directory of its files. Empty: `wandb` in data_dir."""
+    mlflow_uri: str = ""
+    """MLflow's tracking server (http://...), or a directory for its files (file:///...). Empty: nothing is written."""
+    mlflow_experiment: str = "caboose"
+    """Its experiment; created if there is none."""
+    trackio_project: str = ""
+    """Trackio project. Empty: nothing is written."""
+    trackio_dir: str = ""
+    """Directory of its files. Empty: `trackio` in data_dir."""
     every_steps: int = 1
     """Mirror every Nth step. Sampled steps and steps with a non-finite loss are always mirrored."""
     histograms: bool = True
@@ -203,7 +211,7 @@ class ExportConfig:
 
     def __post_init__(self) -> None:
         _must_be_positive(self, "every_steps")
-        for name in ("tensorboard_dir", "wandb_dir"):
+        for name in ("tensorboard_dir", "wandb_dir", "trackio_dir"):
             if "://" in getattr(self, name):
                 raise ValueError(f"{name} = {getattr(self, name)!r}: must be a directory on this machine")
         if not self.histogram_seconds >= 0:

@@ -28,8 +28,8 @@ SHARES = ("dead_units_ratio", "saturated_units_ratio")
 RULES = {
     "gradient_norm": ("gradient_vanishing", "gradient_explosion"),
     "update_ratio": ("lr_too_high", "lr_too_low", "frozen_parameters"),
-    "activation_std": ("activation_collapse",),
-    "weight_norm": ("replica_desync",),
+    "activation_std": ("activation_collapse", "expert_collapse", "attention_logits"),
+    "weight_norm": ("replica_desync", "embedding_growth"),
     "dead_units_ratio": ("dead_units",),
     "saturated_units_ratio": ("saturation", "eval_mode"),
 }

@@ -137,7 +137,7 @@ def _learning() -> list[Panel]:
             unit="short",
             about="Both falling together is normal. Validation rising while training falls is overfitting; both high"
             " and flat is underfitting.",
-            rules=("overfitting", "underfitting"),
+            rules=("overfitting", "underfitting", "data_repetition"),
             size=(8, 10),
         ),
         curves(
@@ -227,7 +227,7 @@ def _learning() -> list[Panel]:
             unit="short",
             log=10,
             steps=((1 / BatchSizeConfig().wasteful_ratio, NOTED), (BatchSizeConfig().noisy_ratio, WARNED)),
-            rules=("batch_size",),
+            rules=("batch_size", "noise_growth"),
             size=THIRD,
         ),
     ]

@@ -12,13 +12,15 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-FOR_DEVELOPERS = ("dev", "bench", "fuzz")
+FOR_DEVELOPERS = ("dev", "bench", "fuzz", "site")
 EXTRAS = ["", *(name for name in PROJECT["optional-dependencies"] if name not in FOR_DEVELOPERS)]
 IMPORTS = {
     "": ("caboose_wire",),
     "daemon": ("caboose_daemon.app.app",),
     "grafana": ("grafana_client", "caboose_daemon.app.app"),
     "mirror": ("tensorboardX", "wandb", "caboose_daemon.app.app"),
+    "mlflow": ("caboose_daemon.out.export.mlflow_run", "caboose_daemon.app.app"),
+    "trackio": ("caboose_daemon.out.export.trackio_run", "caboose_daemon.app.app"),
     "mcp": ("caboose_daemon.assistant.transport",),
     "otel": ("caboose_daemon.out.otlp.push", "caboose_daemon.out.otlp.exporters"),
     "plots": ("matplotlib", "plotly", "caboose_plots"),

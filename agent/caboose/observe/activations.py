@@ -22,21 +22,23 @@ outside of them get a hook, each its own and only during the forward of a sample
 be traced. Functional activations outside of its graphs are not read: a function mode makes torch compile again.
 """
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
+import msgspec
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 from torch.utils.hooks import RemovableHandle
 
 from caboose.observe import compiled
+from caboose.observe.attention import ATTENTION, AttentionLogits, is_attention, of_softmax
 from caboose.observe.forward import trained_modules
-from caboose.observe.functions import FUNCTIONS
+from caboose.observe.function_mode import FunctionMode, take_off_the_stack
 from caboose.observe.graph_reader import GraphReader
 from caboose.observe.graph_taps import by_unit
 from caboose.observe.layers import plain_name
 from caboose.observe.opaque import outside_graphs
+from caboose.observe.routers import Router, Routers, find_routers
 from caboose.tensors.readable import own_part
 from caboose.tensors.subsample import histogram, zero_fraction
 from caboose.tensors.subsample import row as sample_row
@@ -80,6 +82,8 @@ class Activations:
                 self._add_site(
                     id(module), Module(name=name_of(name)[-256:], kind=kind[:256], num_units=_num_units(module))
                 )
+        self._routers, self._attention = Routers(), AttentionLogits()
+        protect("routers", self._find_routers)(model)
         self.graphs = GraphReader(model, self, protect) if in_graphs else None
         self._channels_first = any(isinstance(m, torch.nn.Conv1d) for m in model.modules())
         self.has_new_sites = False
@@ -90,10 +94,11 @@ class Activations:
         """The teacher or average that is running."""
         self._calls: dict[Any, int] = {}
         self._handles: list[RemovableHandle] = []
-        self._mode: _Functions | None = None
+        self._mode: FunctionMode | None = None
         self._before = protect("activation hook", self._enter)
         self._after = protect("activation hook", self._leave)
         self._function = protect("functional activation", self._called)
+        self._attends = protect("attention", self._attended)
         self._order: list[int] = []
         self._samples: list[torch.Tensor] = []
         self._extremes: list[torch.Tensor] = []
@@ -122,7 +127,7 @@ class Activations:
             register_module_forward_pre_hook(self._before),
             register_module_forward_hook(self._after),
         ]
-        self._mode = _Functions(self._function)
+        self._mode = FunctionMode(self._function, self._attends)
         self._mode.__enter__()  # type: ignore[no-untyped-call]  # torch gives no types
 
     def arm_graphs(self) -> None:
@@ -139,7 +144,7 @@ class Activations:
             handle.remove()
         mode, self._mode = self._mode, None
         if mode is not None:
-            _take_off_the_stack(mode)
+            take_off_the_stack(mode)
 
     def silent_fractions(self) -> dict[int, float]:
         """The share of units without output so far, by row of `modules`. Waits for the device."""
@@ -166,6 +171,7 @@ class Activations:
         row = self._sites.get(id(module))
         if row is not None and self._copy is None:
             self._see(row, output)
+            self._routers.see(row, output)
         if module is self._copy:
             self._copy = None
 
@@ -175,6 +181,38 @@ class Activations:
         row = self.row_of_call(self._stack[-1] if self._stack else None, name)
         if row is not None:
             self._see(row, output)
+
+    def _find_routers(self, model: torch.nn.Module) -> None:
+        for gate, router in find_routers(model):
+            self.add_router(gate, router)
+
+    def add_router(self, module: torch.nn.Module, router: Router) -> bool:
+        """Whether the choices of this module can be read: it is one of the model's."""
+        row = self._sites.get(id(module))
+        if row is None:
+            name = self._names.get(id(module))
+            if name is None:
+                return False
+            row = self._add_site(id(module), Module(name=name[-256:], kind=type(module).__name__[:256]))
+            self.has_new_sites = True
+        self.modules[row] = msgspec.structs.replace(self.modules[row], num_units=router.num_experts)
+        self._routers.add(row, router)
+        return True
+
+    def _attended(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], output: Any) -> None:
+        inside = self._stack[-1] if self._stack else None
+        read = ATTENTION.get(function)
+        if self._copy is not None or (read is None and not is_attention(inside)):
+            return
+        row = self.row_of_call(inside, "attention") if read is not None else self._last_softmax(inside)
+        if row is not None:
+            if read is not None:
+                self._see(row, output)
+            self._attention.see(row, read or of_softmax, args, kwargs)
+
+    def _last_softmax(self, inside: torch.nn.Module | None) -> int | None:
+        """The row of the softmax that was reported just now."""
+        return self._sites.get((id(inside), "softmax", self._calls.get((id(inside), "softmax"))))
 
     def row_of_call(self, inside: torch.nn.Module | None, name: str) -> int | None:
         """The row of a functional activation that was called in this module."""
@@ -234,6 +272,15 @@ class Activations:
     def forget(self) -> None:
         """Drops what was collected and not taken."""
         self._order, self._samples, self._extremes = [], [], []
+        self._routers.forget()
+        self._attention.forget()
+
+    def take_choices(self) -> Iterator[tuple[list[int], dict[str, torch.Tensor]]]:
+        """What routers chose and how large attention logits could be: rows, and an array of each statistic."""
+        yield from self._routers.take()
+        rows, arrays = self._attention.take()
+        if rows:
+            yield rows, arrays
 
     def take(self) -> tuple[list[int], dict[str, torch.Tensor]]:
         """The rows that were called, in the order of execution, and an array of each statistic."""
@@ -279,36 +326,6 @@ def _num_units(module: torch.nn.Module) -> int:
         if isinstance(value, int) and value > 0:
             return value
     return 0
-
-
-class _Functions(TorchFunctionMode):
-    """Reports functional activations while it is entered."""
-
-    def __init__(self, report: Callable[[str, Any], None]) -> None:
-        super().__init__()
-        self._report = report
-
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Calls the function, and reports its output."""
-        output = function(*args, **(kwargs or {}))
-        name = FUNCTIONS.get(function)
-        if name is not None:
-            self._report(name, output)
-        return output
-
-
-def _take_off_the_stack(mode: _Functions) -> None:
-    """Wherever it is on the stack: torch's own exit removes the top, which after an interrupt may be another."""
-    above = []
-    while torch._C._len_torch_function_stack():
-        top = _pop_mode()  # type: ignore[no-untyped-call]  # torch gives no types
-        if top is mode:
-            break
-        above.append(top)
-    else:
-        del above[:1]  # a block that the interrupt left has removed ours in place of its own, which is still there
-    for other in reversed(above):
-        _push_mode(other)  # type: ignore[no-untyped-call]  # torch gives no types
 
 
 def _first_tensor(output: Any) -> torch.Tensor | None:

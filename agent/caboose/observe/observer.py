@@ -36,6 +36,7 @@ from caboose.observe.model_calls import CallWatch
 from caboose.observe.optimizers import OptimizerState
 from caboose.observe.parts import Outline, of_parts, wire_parts
 from caboose.observe.phases import PhaseClock
+from caboose.observe.routers import Router
 from caboose.observe.samples import Samples
 from caboose.observe.step_hooks import StepHooks
 from caboose.observe.step_vector import StepVector, Vector
@@ -321,6 +322,12 @@ class Observer:
     def _begin_gradients(self) -> None:
         takes_norms = self._takes_norms and not self._is_mid_step
         self._gradients.begin(self._step, self._vector, is_sampled=self._is_sampled, takes_norms=takes_norms)
+
+    def watch_router(self, module: torch.nn.Module, router: Router) -> bool:
+        """Whether the experts that this module chooses are counted from now on."""
+        is_known = self._samples.watch_router(module, router)
+        self._has_news |= is_known
+        return is_known
 
     def _before_forward(self, module: torch.nn.Module, args: Any, _kwargs: Any) -> None:
         self._samples.end_forward()  # if the end of the forward before was not seen

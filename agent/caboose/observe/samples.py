@@ -19,6 +19,7 @@ from caboose.observe.batches import BatchCounter
 from caboose.observe.gradients import GradientReader
 from caboose.observe.layers import LayerTable, plain_name
 from caboose.observe.local_gradients import LocalGradients
+from caboose.observe.routers import Router
 from caboose.observe.step_vector import StepVector
 from caboose.observe.weights import Fingerprint, sample_weights, update_ratio
 from caboose.tensors.placement import own
@@ -57,6 +58,7 @@ class Samples:
         self._why_no_graphs = compiled.install() if in_graphs else ""
         self._in_graphs = in_graphs and not self._why_no_graphs
         self.why_no_activations = ""
+        self._named_routers: list[tuple[torch.nn.Module, Router]] = []
         self._watch_activations()
         self._before_update: dict[int, torch.Tensor] = {}
         self._updated: set[int] = set()
@@ -89,6 +91,15 @@ class Samples:
             self.activations = Activations(
                 self._model, self._protect, held, in_graphs=self._in_graphs, name_of=self._name_of
             )
+            for module, router in self._named_routers:
+                self.activations.add_router(module, router)
+
+    def watch_router(self, module: torch.nn.Module, router: Router) -> bool:
+        """Whether the choices of this module are read from now on."""
+        if self.activations is None or not self.activations.add_router(module, router):
+            return False
+        self._named_routers.append((module, router))
+        return True
 
     def begin_step(self) -> None:
         """A sampled step of a model that was never called so far: perhaps its graphs are in a compiled function."""
@@ -144,6 +155,9 @@ class Samples:
             rows, arrays = self.activations.take()
             for name, values in arrays.items():
                 vector.add(name, values, rows)
+            for rows, arrays in self.activations.take_choices():
+                for name, values in arrays.items():
+                    vector.add(name, values, rows)
         for number in range(num_optimizers):
             rows, parameters = gradients.parameters(number)
             if rows:

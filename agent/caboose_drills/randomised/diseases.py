@@ -53,6 +53,9 @@ class Disease:
     """A kind of base that it needs: norms (batch norms), warm_up, relu, scheduled. Empty: any."""
 
 
+ADAPTIVE: dict[str, object] = {"optimizers": ("adam", "adamw", "lion")}
+
+
 def _d(name: str, *causes: str, **fields: object) -> Disease:
     return Disease(name=name, causes=causes, **fields)  # type: ignore[arg-type]
 
@@ -129,6 +132,8 @@ DISEASES: tuple[Disease, ...] = (
         variant="scheduled",
     ),
     _d("momentum_high", "momentum_too_high", "lr_too_high", optimizers=("sgd", "momentum", "adam")),
+    _d("attention_fast", "attention_unbounded", "lr_too_high", families=("pre_ln", "post_ln"), loops=OWN, **ADAPTIVE),
+    _d("head_fast", "logits_drift", "lr_too_high", families=("pre_ln", "post_ln", "lstm"), loops=OWN, **ADAPTIVE),
 )
 NAMES = tuple(disease.name for disease in DISEASES)
 

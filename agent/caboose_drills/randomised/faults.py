@@ -49,6 +49,16 @@ def batch_changed(plan: Plan) -> None:
     plan.batch_from = (plan.draw.onset, 4 if plan.draw.strength < 0.5 else 2)
 
 
+def attention_fast(plan: Plan) -> None:
+    """The group of queries and keys kept a learning rate of another model."""
+    plan.fast_part = ("in_proj", between(plan, 20, 100))
+
+
+def head_fast(plan: Plan) -> None:
+    """Likewise that of the output layer."""
+    plan.fast_part = ("head", between(plan, 50, 200))
+
+
 def warm_up_missing(plan: Plan) -> None:
     plan.warm_up = 0
     plan.lr *= between(plan, 5, 20)
@@ -206,6 +216,8 @@ _FAULTS: dict[str, Callable[[Plan], None]] = {
     "lr_decayed": lr_decayed,
     "batch_changed": batch_changed,
     "warm_up_missing": warm_up_missing,
+    "attention_fast": attention_fast,
+    "head_fast": head_fast,
     "nan_log_zero": nan_log_zero,
     "nan_overflow": nan_overflow,
     "nan_half": nan_half,

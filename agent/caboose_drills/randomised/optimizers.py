@@ -39,7 +39,7 @@ class Lion(torch.optim.Optimizer):
 def build(plan: Plan, model: nn.Module) -> list[torch.optim.Optimizer]:
     """One optimizer; for Muon a second one, of what is no matrix."""
     named = [(name, p) for name, p in model.named_parameters() if plan.is_trained(name.removeprefix("module."))]
-    params = [p for _, p in named]
+    params: list[Any] = [p for _, p in named] if plan.fast_part is None else _groups(plan, named)
     lr, decay, name = plan.lr, plan.weight_decay, plan.draw.optimizer
     if name == "muon":
         inner = [p for n, p in named if p.ndim == 2 and "embed" not in n and "head" not in n]
@@ -60,6 +60,13 @@ def build(plan: Plan, model: nn.Module) -> list[torch.optim.Optimizer]:
     if name == "lion":
         return [Lion(params, betas=(plan.momentum, 0.99), **options)]
     return [kinds[name](params, betas=betas, **options)]
+
+
+def _groups(plan: Plan, named: list[tuple[str, nn.Parameter]]) -> list[dict[str, Any]]:
+    assert plan.fast_part is not None, "only then there are two"
+    word, factor = plan.fast_part
+    fast, rest = [p for n, p in named if word in n], [p for n, p in named if word not in n]
+    return [{"params": fast, "lr": plan.lr * factor}, {"params": rest}]
 
 
 def _plain(plan: Plan) -> float:

@@ -75,6 +75,8 @@ class Plan:
     before_step: Callable[[int], None] | None = None
     is_trained: Callable[[str], bool] = lambda _: True
     """Whether a parameter of this name is given to the optimizer."""
+    fast_part: tuple[str, float] | None = None
+    """A word in the names of parameters that have a group of their own, and a factor on its learning rate."""
     edit_held: Callable[[Tensors], Tensors] | None = None
     """What validation reads instead of the held-out samples; the judgement of the run reads those."""
     zeroes_gradients: bool = True

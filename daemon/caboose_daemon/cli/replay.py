@@ -47,8 +47,9 @@ def replay(files: tuple[Path, ...], other_file: Path | None, as_json: bool) -> N
     """Run the rules over logs of finished runs: what they would have found, and when.
 
     Reads CSV (step, loss, grad_norm, lr, val_loss), Hugging Face's trainer_state.json, JSONL, Lightning's metrics.csv,
-    TensorBoard event files or their directory, W&B's history as CSV or JSON, and Caboose's journal.sqlite. Thresholds
-    come from caboose.toml (or CABOOSE_CONFIG), or are the defaults.
+    TensorBoard event files or their directory, a run of W&B (its directory, or its history as CSV or JSON), of MLflow
+    (mlflow.db, or the run's directory in mlruns) or Trackio (PROJECT.db), and Caboose's journal.sqlite. Thresholds come
+    from caboose.toml (or CABOOSE_CONFIG), or are the defaults.
 
     Exit codes: 0 all files were replayed (whatever was found), 2 a file or the configuration cannot be read.
     """

@@ -73,6 +73,25 @@ CATALOGUE: dict[str, AlertEntry] = {
         "Do not continue from collapsed weights with a lower learning rate: they rarely recover.",
         STATE,
     ),
+    "expert_collapse": AlertEntry(
+        "the router of a mixture-of-experts layer sends almost all tokens to a few experts",
+        "Check that the load-balancing loss is in the loss, and raise its coefficient; or use bias-based balancing.",
+        "Do not continue for long: experts without tokens learn nothing and fall further behind.",
+        STATE,
+    ),
+    "attention_logits": AlertEntry(
+        "attention logits grow without a bound",
+        "Normalise queries and keys (QK norm), or lower the learning rate. If the loss is worse, restart from before"
+        " the onset.",
+        "Do not rely on gradient clipping: it does not hold the weights of queries and keys.",
+        STATE,
+    ),
+    "embedding_growth": AlertEntry(
+        "the embedding or the output layer grows away from the rest of the model",
+        "Add a z-loss on the output logits, about 1e-4 * logsumexp(logits) ** 2, or decay the weights of that layer.",
+        "Do not lower the learning rate of the whole model first: one layer drifts.",
+        STATE,
+    ),
     "loss_scale_collapse": AlertEntry(
         "the loss scale of mixed precision keeps falling; steps are skipped",
         "Use bfloat16 if the device supports it. Otherwise find the value that overflows and clamp it.",
@@ -128,6 +147,12 @@ CATALOGUE: dict[str, AlertEntry] = {
         "Do not choose a checkpoint by either number before you know which one is right.",
         SLOW,
     ),
+    "data_repetition": AlertEntry(
+        "the loss falls in stairs at the borders of epochs: training samples are memorised",
+        "Keep the checkpoint with the best validation. Then use more data, fewer epochs or more regularisation.",
+        "Do not read the training loss as progress.",
+        SLOW,
+    ),
     "lr_too_high": AlertEntry(
         "the learning rate is too high: updates are too large for the weights",
         "Divide the learning rate by 10 and add a warm-up. If it was too high from the start, start the run again.",
@@ -181,6 +206,12 @@ CATALOGUE: dict[str, AlertEntry] = {
         "the batch is far too small for the gradient noise",
         "Accumulate gradients, or lower the learning rate.",
         "Do not change the batch size during warm-up.",
+        SLOW,
+    ),
+    "noise_growth": AlertEntry(
+        "the gradient noise scale has outgrown the batch: a larger batch would now pay",
+        "Raise the batch in steps as the run goes on, by accumulating gradients or with more ranks.",
+        "Do not raise it beyond the gradient noise scale: that wastes samples.",
         SLOW,
     ),
     "replica_desync": AlertEntry(

@@ -43,16 +43,19 @@ CONSEQUENCES: Mapping[str, frozenset[str]] = {
     "lr_schedule": BREAKS
     | STANDS_STILL
     | {"oscillation", "lr_too_high", "lr_too_low", "metric_divergence", "dead_units", "saturation"}
-    | {"activation_collapse", "clipping", "frozen_parameters"},
+    | {"activation_collapse", "clipping", "frozen_parameters", "attention_logits", "embedding_growth"},
     "loss_scale_collapse": STANDS_STILL | {"non_finite", "frozen_parameters", "lr_too_low"},
     "lr_too_high": BREAKS
     | STANDS_STILL
     | {"oscillation", "dead_units", "saturation", "activation_collapse", "clipping", "gradient_vanishing"}
-    | {"frozen_parameters", "metric_divergence"},
+    | {"frozen_parameters", "metric_divergence", "attention_logits", "embedding_growth", "expert_collapse"},
     "lr_too_low": STANDS_STILL | {"metric_divergence"},
     "saturation": STANDS_STILL | {"gradient_vanishing"},
     "dead_units": STANDS_STILL | {"gradient_vanishing", "activation_collapse", "frozen_parameters"},
     "activation_collapse": BREAKS | STANDS_STILL | {"gradient_vanishing", "dead_units"},
+    "expert_collapse": STANDS_STILL | {"frozen_parameters", "gradient_vanishing"},
+    "attention_logits": BREAKS | STANDS_STILL | {"gradient_vanishing", "activation_collapse", "loss_scale_collapse"},
+    "embedding_growth": BREAKS | {"activation_collapse", "plateau", "attention_logits", "loss_scale_collapse"},
     "gradient_vanishing": STANDS_STILL | {"frozen_parameters", "lr_too_low"},
     "gradient_explosion": BREAKS
     | STANDS_STILL
@@ -62,12 +65,16 @@ CONSEQUENCES: Mapping[str, frozenset[str]] = {
     "divergence": BREAKS | {"oscillation", "dead_units", "saturation", "activation_collapse", "clipping", "plateau"},
     "clipping": STANDS_STILL | {"lr_too_low"},
     "batch_size": STANDS_STILL | {"oscillation", "lr_too_low"},
+    "noise_growth": frozenset({"batch_size", "oscillation", "plateau"}),
     "oscillation": frozenset({"plateau", "loss_spike", "clipping", "dead_units", "saturation", "activation_collapse"})
     | {"overfitting", "metric_divergence"},  # a validation sees the weights in mid-swing
     "not_learning": frozenset({"underfitting", "metric_divergence", "plateau"}) | IN_LAYERS,
     "plateau": frozenset({"underfitting", "metric_divergence"}),
     "metric_divergence": frozenset({"overfitting"}),
-    "overfitting": frozenset({"metric_divergence", "saturation"}),  # answers that are certain saturate units
+    "data_repetition": frozenset({"overfitting", "metric_divergence"}),
+    "overfitting": frozenset(
+        {"metric_divergence", "saturation", "data_repetition"}
+    ),  # answers that are certain saturate units
     "underfitting": frozenset({"plateau"}),
     "throughput_regression": frozenset({"job_stalled"}),
     "job_stalled": frozenset(),

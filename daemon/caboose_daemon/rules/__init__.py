@@ -1,14 +1,18 @@
 """The rules, one file each, as one explicit tuple."""
 
 from caboose_daemon.rules.activation_collapse import ActivationCollapse
+from caboose_daemon.rules.attention_logits import AttentionLogits
 from caboose_daemon.rules.bad_batch import BadBatch
 from caboose_daemon.rules.batch_size import BatchSize
 from caboose_daemon.rules.clipping import Clipping
 from caboose_daemon.rules.config_advice import ConfigAdvice
+from caboose_daemon.rules.data_repetition import DataRepetition
 from caboose_daemon.rules.data_starved import DataStarved
 from caboose_daemon.rules.dead_units import DeadUnits
 from caboose_daemon.rules.divergence import Divergence
+from caboose_daemon.rules.embedding_growth import EmbeddingGrowth
 from caboose_daemon.rules.eval_mode import EvalMode
+from caboose_daemon.rules.expert_collapse import ExpertCollapse
 from caboose_daemon.rules.frozen_parameters import FrozenParameters
 from caboose_daemon.rules.gradient_explosion import GradientExplosion
 from caboose_daemon.rules.gradient_vanishing import GradientVanishing
@@ -20,6 +24,7 @@ from caboose_daemon.rules.lr_too_high import LrTooHigh
 from caboose_daemon.rules.lr_too_low import LrTooLow
 from caboose_daemon.rules.metric_divergence import MetricDivergence
 from caboose_daemon.rules.monitor_blind import MonitorBlind
+from caboose_daemon.rules.noise_growth import NoiseGrowth
 from caboose_daemon.rules.non_finite import NonFinite
 from caboose_daemon.rules.not_learning import NotLearning
 from caboose_daemon.rules.oscillation import Oscillation
@@ -41,6 +46,9 @@ RULES: tuple[type[AnyRule], ...] = (
     DeadUnits,
     Saturation,
     ActivationCollapse,
+    ExpertCollapse,
+    AttentionLogits,
+    EmbeddingGrowth,
     LossScaleCollapse,
     LossSpike,
     Divergence,
@@ -50,6 +58,7 @@ RULES: tuple[type[AnyRule], ...] = (
     Overfitting,
     Underfitting,
     MetricDivergence,
+    DataRepetition,
     LrTooHigh,
     LrTooLow,
     Clipping,
@@ -59,6 +68,7 @@ RULES: tuple[type[AnyRule], ...] = (
     ConfigAdvice,
     LrSchedule,
     BatchSize,
+    NoiseGrowth,
     ReplicaDesync,
     RankOutlier,
     Straggler,

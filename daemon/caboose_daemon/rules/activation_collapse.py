@@ -8,8 +8,8 @@ samples in a row. Values out of bounds are not learned. After `relearn_samples` 
 that an intended change is not reported for ever.
 
 Growth alone is no fault: layers that start at zero by design grow a thousandfold. An explosion counts only where the
-module exceeds the usual level of every module in the net. Norms have a fixed spread by design, and the spread of losses
-and probabilities falls as a model learns, so these kinds are left out.
+module exceeds the usual level of every module in the net. Norms have a fixed spread by design, the spread of losses and
+probabilities falls as a model learns, and that of attention's averages grows, so these kinds are left out.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from caboose_daemon.steps.aligned import AlignedStep
 from caboose_daemon.steps.view import JobView
 from caboose_wire import Module
 
-LEFT_OUT = ("norm", "softmax", "sigmoid", "loss", "entropy")
+LEFT_OUT = ("norm", "softmax", "sigmoid", "loss", "entropy", "attention")
 RATE = 1.0 / 16.0
 MIN_SCATTER = 0.05
 ABOVE_ALL = 2.0

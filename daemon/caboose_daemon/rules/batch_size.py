@@ -20,7 +20,6 @@ from caboose_daemon.steps.aligned import AlignedStep
 from caboose_daemon.steps.noise import NoiseScale
 from caboose_daemon.steps.view import JobView
 
-SIGMAS = 2.0
 TREND_BUCKETS = 8
 VISIBLE_FALL = 0.1
 """A fall of the loss by this share must be detectable in its noise before the loss counts as flat."""
@@ -79,9 +78,7 @@ class BatchSize(Rule[BatchSizeConfig]):
     def _judge(self, view: JobView, step: AlignedStep) -> Finding | None:
         config = self.config
         signal, noise = self._scale.signal.mean, self._scale.noise.mean
-        of_signal, of_noise = SIGMAS * self._scale.signal.error, SIGMAS * self._scale.noise.error
-        least = max(noise - of_noise, 0.0) / max(max(signal, 0.0) + of_signal, 1e-300)  # a square is not negative
-        most = (noise + of_noise) / (signal - of_signal) if signal > of_signal else math.inf
+        least, most = self._scale.bounds()
         closer = CALM if self._onset is not None else 1.0
         is_noisy = least > config.noisy_ratio * (closer if self._kind == "noisy" else 1.0)
         is_wasteful = 0 <= most < 1.0 / (config.wasteful_ratio * (closer if self._kind == "wasteful" else 1.0))
@@ -90,7 +87,7 @@ class BatchSize(Rule[BatchSizeConfig]):
         kind = "noisy" if is_noisy else "wasteful"
         if self._onset is None or kind != self._kind:
             self._onset, self._kind = step.step, kind
-        ratio = max(noise, 0.0) / signal if signal > of_signal else least  # else `least` is only a lower bound
+        ratio = max(noise, 0.0) / signal if math.isfinite(most) else least  # else `least` is only a lower bound
         severity = Severity.WARNING if is_noisy and self._has_stopped_falling() else Severity.INFO
         return Finding(
             rule=self.name,

@@ -22,6 +22,8 @@ from caboose_daemon.steps.aligned import AlignedStep
 MEMORY = 20
 """Sampled steps that the averages remember by default."""
 MIN_SAMPLES = 5
+SIGMAS = 2.0
+"""Standard errors of the averages within which the bounds are."""
 
 
 class Average:
@@ -72,3 +74,11 @@ class NoiseScale:
         if self.signal.num < MIN_SAMPLES or self.signal.mean <= 0:
             return None
         return max(0.0, self.noise.mean) / self.signal.mean
+
+    def bounds(self) -> tuple[float, float]:
+        """The least and the most that the noise scale over the batch size can be, by the averages' standard errors."""
+        signal, noise = self.signal.mean, self.noise.mean
+        of_signal, of_noise = SIGMAS * self.signal.error, SIGMAS * self.noise.error
+        least = max(noise - of_noise, 0.0) / max(max(signal, 0.0) + of_signal, 1e-300)  # a square is not negative
+        most = (noise + of_noise) / (signal - of_signal) if signal > of_signal else math.inf
+        return least, most

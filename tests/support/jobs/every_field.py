@@ -31,6 +31,18 @@ HIGH_LOSS = range(60, 120)
 """Steps whose loss is far too high: long enough that the daemon asks the ranks to keep the snapshots from before."""
 
 
+class Attention(torch.nn.Module):
+    """Of each sample's features among one another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = torch.nn.Linear(1, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        heads = self.scale(x.unsqueeze(-1)).unsqueeze(1)
+        return torch.nn.functional.scaled_dot_product_attention(heads, heads, heads)[:, 0, :, 0]
+
+
 class BusyDevice:
     """A device whose driver answers."""
 
@@ -60,6 +72,7 @@ def main() -> None:
         torch.nn.Dropout(0.1),
         torch.nn.Linear(32, 8),
         torch.nn.Tanh(),
+        Attention(),
         torch.nn.Linear(8, 4),
     )
     network[2].eval()
@@ -83,6 +96,7 @@ def main() -> None:
         sampling=caboose.Sampling(5, overhead_budget=1.0),
         hunt=True,
     )
+    monitor.watch_router(network[-1], top_k=2)  # its four outputs could be those of a router
     draw = torch.Generator().manual_seed(100 + rank)
     inputs = torch.randn(4096, 16, generator=draw)
     if rank == 1:

@@ -2,6 +2,7 @@
 
 from caboose_daemon.diagnosis.cause import Cause
 from caboose_daemon.diagnosis.causes.agent_off import AgentOff
+from caboose_daemon.diagnosis.causes.attention_unbounded import AttentionUnbounded
 from caboose_daemon.diagnosis.causes.bad_init import BadInit
 from caboose_daemon.diagnosis.causes.bad_shard import BadShard
 from caboose_daemon.diagnosis.causes.batch_too_large import BatchTooLarge
@@ -24,6 +25,7 @@ from caboose_daemon.diagnosis.causes.hardware_fault import HardwareFault
 from caboose_daemon.diagnosis.causes.input_not_finite import InputNotFinite
 from caboose_daemon.diagnosis.causes.labels_shuffled import LabelsShuffled
 from caboose_daemon.diagnosis.causes.log_of_zero import LogOfZero
+from caboose_daemon.diagnosis.causes.logits_drift import LogitsDrift
 from caboose_daemon.diagnosis.causes.lr_decayed import LrDecayed
 from caboose_daemon.diagnosis.causes.lr_too_high import LrTooHigh
 from caboose_daemon.diagnosis.causes.lr_too_low import LrTooLow
@@ -45,6 +47,7 @@ from caboose_daemon.diagnosis.causes.rank_hung import RankHung
 from caboose_daemon.diagnosis.causes.rank_killed import RankKilled
 from caboose_daemon.diagnosis.causes.reports_lost import ReportsLost
 from caboose_daemon.diagnosis.causes.risky_settings import RiskySettings
+from caboose_daemon.diagnosis.causes.router_unbalanced import RouterUnbalanced
 from caboose_daemon.diagnosis.causes.saddle import Saddle
 from caboose_daemon.diagnosis.causes.schedule_jump import ScheduleJump
 from caboose_daemon.diagnosis.causes.scheduler_idle import SchedulerIdle
@@ -63,6 +66,7 @@ from caboose_daemon.diagnosis.causes.wrong_loss import WrongLoss
 
 CAUSES: tuple[Cause, ...] = (
     AgentOff(),
+    AttentionUnbounded(),
     BadInit(),
     BadShard(),
     BatchTooLarge(),
@@ -85,6 +89,7 @@ CAUSES: tuple[Cause, ...] = (
     InputNotFinite(),
     LabelsShuffled(),
     LogOfZero(),
+    LogitsDrift(),
     LrDecayed(),
     LrTooHigh(),
     LrTooLow(),
@@ -106,6 +111,7 @@ CAUSES: tuple[Cause, ...] = (
     RankKilled(),
     ReportsLost(),
     RiskySettings(),
+    RouterUnbalanced(),
     Saddle(),
     ScheduleJump(),
     SchedulerIdle(),

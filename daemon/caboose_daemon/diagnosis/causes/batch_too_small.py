@@ -25,6 +25,7 @@ class BatchTooSmall(Cause):
     is_plain = True
     explains = frozenset(
         {"batch_size", "oscillation", "plateau", "loss_spike", "not_learning", "underfitting", "config_advice"}
+        | {"noise_growth"}
     )
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
@@ -34,6 +35,9 @@ class BatchTooSmall(Cause):
             yield supports(STRONG, f"gradient noise scale is {ratio:.3g}x the {of}")
             if "batch_size" in case.reportable_rules:
                 yield supports(FAIR, "loss no longer falls: the steps are mostly noise")
+        elif (grown := case.value("noise_growth", "growth")) is not None:
+            scale = f"gradient noise scale is {case.value('noise_growth', 'ratio'):.3g}x the {of}"
+            yield supports(DECISIVE, f"{scale}, {grown:.3g}x what it was at first")
         elif ratio is not None:
             yield opposes(STRONG, f"{of} is {1 / max(ratio, 1e-9):.3g}x the gradient noise scale")
         elif case.world > 1 and case.sees("local_gradients") and case.is_quiet("batch_size"):
@@ -59,6 +63,7 @@ class BatchTooSmall(Cause):
 
     def advise(self, case: Case) -> Advice:
         ratio, batch = case.value("batch_size", "ratio"), case.batch
+        ratio = case.value("noise_growth", "ratio") if ratio is None else ratio
         times = 8 if ratio is None or ratio <= 1 else min(64, 2 ** max(2, round(ratio / 4).bit_length()))
         to = "" if batch is None else f", from {batch:,.0f} to {batch * times:,.0f} samples"
         return Advice(

@@ -7,7 +7,7 @@ import numpy as np
 
 from caboose_daemon.diagnosis import curves
 from caboose_daemon.diagnosis.case import Case
-from caboose_daemon.diagnosis.cause import FAIR, SLIGHT, STRONG, Cause, Evidence, opposes, supports
+from caboose_daemon.diagnosis.cause import DECISIVE, FAIR, SLIGHT, STRONG, Cause, Evidence, opposes, supports
 from caboose_daemon.incidents.causal_links import STANDS_STILL
 from caboose_daemon.incidents.diagnosis_record import Advice
 
@@ -78,7 +78,7 @@ class Memorising(Cause):
 
     id = "memorising"
     title = "memorised training data"
-    explains = frozenset({"overfitting", "metric_divergence"})
+    explains = frozenset({"overfitting", "metric_divergence", "data_repetition"})
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
         epochs = case.epochs_seen
@@ -87,6 +87,9 @@ class Memorising(Cause):
             yield supports(weight, f"about {epochs:,.0f} epochs so far")
         elif epochs is not None and epochs < FEW_EPOCHS:
             yield opposes(STRONG, f"{epochs:.2g} epochs so far: too few to memorise")
+        drop = case.value("data_repetition", "drop")
+        if drop is not None:
+            yield supports(DECISIVE, f"loss falls by {100 * drop:.2g} % at the border of epochs, as samples come again")
         apart = when_learned(case) if epochs is None else while_new(case)
         if apart is not None and apart.is_apart:
             weight = STRONG if epochs is not None or case.is_guessing else SLIGHT

@@ -2,9 +2,9 @@
 
 Design
 ------
-`FILE.sqlite:JOB` is a job in a journal, `FILE.sqlite` all of its jobs; any other path that exists is a log, as
-`caboose replay` reads it; anything else is a job of the daemon. A name with a slash that is no file is an
-error, and the daemon is not asked.
+`FILE.sqlite:JOB` is a job in a journal, `FILE.sqlite` all of its jobs; `FILE.db:RUN` a run in the database of a
+tracker; any other path that exists is a log, as `caboose replay` reads it; anything else is a job of the daemon. A name
+with a slash that is no file is an error, and the daemon is not asked.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from caboose_daemon.offline.replay.logs.journal_file import MAGIC
 from caboose_daemon.offline.replay.logs.journal_file import NAME as JOURNAL
+from caboose_daemon.offline.replay.logs.tracker_databases import is_of_tracker
 from caboose_daemon.offline.runs.from_log import from_log
 from caboose_daemon.offline.runs.of_job import run_of_job
 from caboose_daemon.offline.runs.run import Run, RunError
@@ -37,6 +38,8 @@ def open_runs(
             known = ", ".join(jobs[:MAX_NAMES]) or "no job yet"
             raise RunError(f"no job and no file {text!r}; {source.name} knows {known}")
         yield run_of_job(source, text)
+    elif _is_journal(file) and is_of_tracker(file):
+        yield from_log(Path(f"{file}:{job}") if job else file, rules, on_progress)
     elif _is_journal(file):
         yield from journal_runs(file, job)
     elif job:

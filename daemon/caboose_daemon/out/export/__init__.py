@@ -1,1 +1,1 @@
-"""Exports of a running daemon: annotations to Grafana, curves to TensorBoard and W&B."""
+"""Exports of a running daemon: annotations to Grafana, curves to trackers."""

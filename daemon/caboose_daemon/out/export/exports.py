@@ -9,6 +9,7 @@ only if configured; a missing one stops the start with the command that installs
 
 import contextlib
 import importlib
+import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -141,6 +142,18 @@ def _mirrors(export: ExportConfig, state: State, data_dir: Path) -> list[ExportO
         directory = _directory(export.wandb_dir) if export.wandb_dir else data_dir / "wandb"
         opener = run_writer(export.wandb_project, export.wandb_entity, export.wandb_mode)
         mirrors.append(_mirror("wandb", directory, opener, state))
+    if export.mlflow_uri:
+        _need("mlflow", "[export] mlflow_uri", "mlflow-skinny", "pip install 'caboose[mlflow]'")
+        from caboose_daemon.out.export.mlflow_run import mlflow_writer
+
+        opener = mlflow_writer(export.mlflow_uri, export.mlflow_experiment)
+        mirrors.append(_mirror("mlflow", data_dir / "mlflow", opener, state))
+    if export.trackio_project:
+        os.environ["TRACKIO_DIR"] = str(_directory(export.trackio_dir) if export.trackio_dir else data_dir / "trackio")
+        _need("trackio", "[export] trackio_project", "trackio", "pip install 'caboose[trackio]'")
+        from caboose_daemon.out.export.trackio_run import trackio_writer
+
+        mirrors.append(_mirror("trackio", data_dir / "trackio-runs", trackio_writer(export.trackio_project), state))
     return mirrors
 
 

@@ -7,9 +7,8 @@ which takes longer than all the rest, so records are separated here and only the
 protobuf classes; a damaged record shows as an event that cannot be parsed. A last record cut short is left out: the
 run may still be writing it.
 
-Every quantity is a separate event. Those of one step need not be neighbours, and a quantity may lag behind, so
-events are put in order of their steps between one place where the loss itself goes back, which is where a resumed run
-begins, and the next. Files of a directory follow each other in the order they were begun.
+Every quantity is a separate event; `scalars` puts them together. Files of a directory follow each other in the order
+they were begun.
 """
 
 import struct
@@ -17,12 +16,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from caboose_daemon.offline.replay.logs.cells import from_objects
 from caboose_daemon.offline.replay.logs.content import unpacked
 from caboose_daemon.offline.replay.logs.log import LogError
-from caboose_daemon.offline.replay.logs.names import candidates
+from caboose_daemon.offline.replay.logs.scalars import table_of_scalars
 from caboose_daemon.offline.replay.logs.table import Table
 
 NAME = "tfevents"
@@ -30,7 +26,6 @@ NAME = "tfevents"
 INSTALL = "pip install tensorboard"
 MAX_RECORD_BYTES = 1 << 30
 _LENGTH = struct.Struct("<Q")
-_STEP_KEY = "step"
 
 
 def is_event_file(start: bytes) -> bool:
@@ -54,30 +49,7 @@ def read_event_files(shown: Path, files: list[Path]) -> Table:
                     values.append(found)
     if not steps:
         raise LogError(f"{shown}: an event file without scalars yet; try again when the run has logged its first step")
-    return _table(shown, np.array(steps, np.int64), tags, values)
-
-
-def _table(shown: Path, steps: "np.ndarray[Any, np.dtype[np.int64]]", tags: list[str], values: list[float]) -> Table:
-    num = len(steps)
-    losses = candidates("loss", dict.fromkeys(tags))
-    attempt = np.zeros(num, np.int64)
-    if losses:
-        rows = np.array([row for row, tag in enumerate(tags) if tag == losses[0]])
-        attempt[rows[1:]] = steps[rows[1:]] < steps[rows[:-1]]
-    order = np.lexsort((np.arange(num), steps, np.cumsum(attempt)))
-    place = np.empty(num, np.int64)
-    place[order] = np.arange(num)
-    rows_of: dict[str, tuple[list[int], list[object]]] = {}
-    for row, tag, value in zip(place.tolist(), tags, values, strict=True):
-        found = rows_of.get(tag)
-        if found is None:
-            found = rows_of[tag] = ([], [])
-        found[0].append(row)
-        found[1].append(value)
-    rows_of.pop(_STEP_KEY, None)  # a scalar of that name is not the events' own step
-    columns = {tag: from_objects(*cells, num) for tag, cells in rows_of.items()}
-    columns[_STEP_KEY] = from_objects(range(num), steps[order].tolist(), num)
-    return Table(str(shown), num, columns, lambda row: f"step {steps[order[row]]}")
+    return table_of_scalars(shown, steps, tags, values)
 
 
 def _begun(file: Path, parse: Callable[[bytes], Any]) -> float:

@@ -65,7 +65,7 @@ def _parsed_or_error(data: bytes) -> Any:
 
 def _lines(path: Path, data: bytes) -> Table:
     lines = [(number, line) for number, line in enumerate(data.split(b"\n"), 1) if line and not line.isspace()]
-    return _table(path, _rows(path, lines), lambda row: f"line {lines[row][0]}")
+    return table_of_rows(path, _rows(path, lines), lambda row: f"line {lines[row][0]}")
 
 
 def _rows(path: Path, lines: list[tuple[int, bytes]]) -> Iterator[dict[str, Any]]:
@@ -83,16 +83,16 @@ def _rows(path: Path, lines: list[tuple[int, bytes]]) -> Iterator[dict[str, Any]
 
 def _document(path: Path, found: Any) -> Table:
     if isinstance(found, list):
-        return _table(path, _checked(path, "", found), lambda row: f"row {row + 1}")
+        return table_of_rows(path, _checked(path, "", found), lambda row: f"row {row + 1}")
     if isinstance(found, dict):
         for key in KEYS_OF_ROWS:
             rows = found.get(key)
             if isinstance(rows, list) and (not rows or isinstance(rows[0], dict)):
-                return _table(path, _checked(path, f"{key} ", rows), lambda row: f"{key} row {row + 1}")  # noqa: B023 - returned at once
+                return table_of_rows(path, _checked(path, f"{key} ", rows), lambda row: f"{key} row {row + 1}")  # noqa: B023 - returned at once
         lists = {name: _listed(cells) for name, cells in found.items() if isinstance(cells, list | dict)}
         if lists and len(lists) == len(found):
             return _side_by_side(path, lists)
-        return _table(path, [found], lambda row: "row 1")
+        return table_of_rows(path, [found], lambda row: "row 1")
     raise LogError(f"{path}: JSON, but neither rows nor columns; expected objects with a step and a loss each")
 
 
@@ -121,7 +121,8 @@ def _side_by_side(path: Path, lists: Mapping[str, list[Any]]) -> Table:
     return Table(str(path), num_rows, columns, lambda row: f"row {row + 1}")
 
 
-def _table(path: Path, rows: Iterable[Mapping[str, Any]], place: Callable[[int], str]) -> Table:
+def table_of_rows(path: Path, rows: Iterable[Mapping[str, Any]], place: Callable[[int], str]) -> Table:
+    """The table of rows that are objects; `place` names a row in an error."""
     cells: Found = {}
     num_rows = 0
     for row in rows:
