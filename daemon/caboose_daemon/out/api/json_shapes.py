@@ -216,6 +216,7 @@ def decision(item: Decision) -> Json:
         "onset": item.onset,
         "skip": item.skip,
         "lr_scale": item.lr_scale,
+        "max_norm": item.max_norm,
         "triage": None if item.triage is None else triage(item.triage),
         "cost": None if cost is None else costs(cost),
         "command": item.command,
