@@ -80,7 +80,7 @@ def rollback(job: str | None, to: int | None, skip: int, lr_scale: float, **how:
     carry_out(Asked(job, "rollback", body), **how)
 
 
-class ClipLimit(click.ParamType):
+class ClipLimit(click.ParamType[float]):
     """A limit of the gradient norm above 0, or `off`."""
 
     name = "norm"

@@ -10,7 +10,9 @@ from caboose_daemon.rules.dead_units import DeadUnits
 from caboose_daemon.rules.divergence import Divergence
 from caboose_daemon.rules.eval_mode import EvalMode
 from caboose_daemon.rules.frozen_parameters import FrozenParameters
+from caboose_daemon.rules.generalisation_gap import GeneralisationGap
 from caboose_daemon.rules.gradient_explosion import GradientExplosion
+from caboose_daemon.rules.gradient_oscillation import GradientOscillation
 from caboose_daemon.rules.gradient_vanishing import GradientVanishing
 from caboose_daemon.rules.job_stalled import JobStalled
 from caboose_daemon.rules.loss_scale_collapse import LossScaleCollapse
@@ -47,7 +49,9 @@ RULES: tuple[type[AnyRule], ...] = (
     NotLearning,
     Plateau,
     Oscillation,
+    GradientOscillation,
     Overfitting,
+    GeneralisationGap,
     Underfitting,
     MetricDivergence,
     LrTooHigh,

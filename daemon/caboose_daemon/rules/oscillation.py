@@ -9,30 +9,24 @@ average minus the average of the average, which follows any steady fall. A step 
 makes each step react to the one before: the deviations alternate (strongly negative correlation) or swing in waves
 (positive correlation with many crossings of the level, which a drift does not have). The rule needs that correlation,
 an amplitude that matters against the level, and many swings, over a long exponential memory; a shrinking transient
-drops out of it.
-
-Deviations are those of the logarithm where the loss is positive, so that swings over orders of magnitude count fully.
-Each is limited to a few of its own scales: a single spike is no swing. They are compared with their neighbours in units
-of the recent scatter; otherwise the first fall of the run, which is the steepest, would dominate.
+drops out of it (see `swings`). The finding states whether the swings grow, shrink or are steady.
 
 A row of a log is often a mean over more steps than one swing takes, and neighbouring rows are then uncorrelated. There
 a run that was calm and has become restless (see `unrest`) oscillates as well. A log may be over in twenty rows, so that
 is followed from its first one; settling steps are left out of the correlation only.
 """
 
-import math
 from dataclasses import dataclass
 
 from caboose_daemon.rules.parts.finding import Finding, Severity
 from caboose_daemon.rules.parts.lasting import Lasting
 from caboose_daemon.rules.parts.rule import Rule, RuleConfig
+from caboose_daemon.rules.parts.swings import Swings
 from caboose_daemon.rules.parts.unrest import Unrest
 from caboose_daemon.steps.view import JobView
 
-LEVEL_MEMORY = 32.0
 SETTLING = frozenset({"startup", "warmup"})
 """Regimes in which the correlation of neighbouring steps is not measured."""
-CLIP = 3.0
 
 
 @dataclass(frozen=True)
@@ -67,19 +61,7 @@ class Oscillation(Rule[OscillationConfig]):
 
     def __init__(self, config: OscillationConfig) -> None:
         super().__init__(config)
-        self._level: float | None = None
-        self._slow = 0.0
-        """The average of the level, which lags behind the level as much as the level behind the loss."""
-        self._is_positive = True
-        self._num = 0
-        self._last = 0.0
-        self._variance = 0.0
-        self._near = 0.0
-        """The recent variance, by which a deviation is scaled before it is compared with the one before."""
-        self._power = 0.0
-        self._product = 0.0
-        self._side = 0
-        self._swings = 0.0
+        self._swings = Swings(config.memory_steps)
         self._lasting = Lasting(config.persist_steps, config.persist_steps)
         self._unrest = Unrest(config.growth, config.restless)
         self._restless_since: int | None = None
@@ -90,7 +72,7 @@ class Oscillation(Rule[OscillationConfig]):
         if step is None or (loss := step.finite_loss) is None:
             return None
         restless = self._follow_unrest(step.step, loss) if step.stands_for_many else None
-        if not SETTLING.isdisjoint(view.regime.active) or not self._follow(loss):
+        if not SETTLING.isdisjoint(view.regime.active) or not self._swings.follow(loss):
             return restless
         verdict = self._lasting.judge(step.step, self._is_swinging())
         if verdict == "quiet":
@@ -123,63 +105,24 @@ class Oscillation(Rule[OscillationConfig]):
         self._restless_since = None if is_over else self._restless_since
         return finding
 
-    def _follow(self, loss: float) -> bool:
-        """Follows one loss; whether enough was seen to judge."""
-        if loss <= 0 and self._is_positive:
-            self._is_positive, self._level = False, None  # no logarithm any more: start again on the linear scale
-        value = math.log(loss) if self._is_positive else loss
-        if self._level is None:
-            self._level, self._slow, self._num = value, value, 0
-            self._variance = self._near = self._power = self._product = self._swings = 0.0
-        self._num += 1
-        rate = 1.0 / min(self._num, self.config.memory_steps)
-        deviation = value - (2.0 * self._level - self._slow)
-        share = max(1.0 / self._num, 1.0 / LEVEL_MEMORY)
-        self._level += share * (value - self._level)
-        self._slow += share * (self._level - self._slow)
-        if self._num > LEVEL_MEMORY:
-            most = CLIP * math.sqrt(self._variance) if self._variance > 0 else abs(deviation)
-            deviation = max(-most, min(most, deviation))
-        self._variance += rate * (deviation * deviation - self._variance)
-        self._near += share * (deviation * deviation - self._near)
-        scaled = deviation / math.sqrt(self._near) if self._near > 0 else 0.0
-        self._power += rate * (scaled * scaled - self._power)
-        self._product += rate * (scaled * self._last - self._product)
-        self._last = scaled
-        self._swings -= rate * self._swings
-        side = 1 if deviation > 0.5 * math.sqrt(self._variance) else -1 if deviation < 0 else self._side
-        if side != self._side:
-            self._side = side
-            self._swings += 0.5
-        return self._num > self.config.memory_steps
-
-    @property
-    def _amplitude(self) -> float:
-        """Standard deviation of the swings as a share of the level."""
-        sigma = math.sqrt(self._variance)
-        return sigma if self._is_positive else sigma / max(abs(self._level or 0.0), 1e-12)
-
-    @property
-    def _correlation(self) -> float:
-        return self._product / self._power if self._power > 0 else 0.0
-
     def _is_swinging(self) -> bool:
-        correlation = abs(self._correlation)
+        swings, correlation = self._swings, abs(self._swings.correlation)
         return (
             correlation > self.config.correlation
-            and self._amplitude * correlation > self.config.amplitude
-            and self._swings > self.config.min_swings
+            and swings.amplitude * correlation > self.config.amplitude
+            and swings.num_swings > self.config.min_swings
         )
 
     def _finding(self, step: int, verdict: str) -> Finding:
-        correlation = self._correlation
+        swings = self._swings
+        correlation = swings.correlation
         onset = self._lasting.onset if self._lasting.onset is not None else step
         how = "from step to step" if correlation < 0 else "in waves"
-        numbers = f"{100 * self._amplitude:.0f} % of its level, correlation {correlation:.2f}"
+        numbers = f"{100 * swings.amplitude:.0f} % of its level, correlation {correlation:.2f}"
         if verdict == "resolved":
             summary = f"loss no longer oscillates: swings of {numbers}"
         else:
-            summary = f"loss oscillates {how}: swings of {numbers}, since step {onset:,}"
+            summary = f"loss oscillates {how}, {swings.trend}: swings of {numbers}, since step {onset:,}"
         return Finding(
             rule=self.name,
             severity=self.capped(Severity.INFO if verdict == "resolved" else Severity.WARNING),
@@ -187,5 +130,10 @@ class Oscillation(Rule[OscillationConfig]):
             onset_step=onset,
             summary=summary,
             state=verdict,
-            values={"amplitude": self._amplitude, "correlation": correlation, "swings": self._swings},
+            values={
+                "amplitude": swings.amplitude,
+                "correlation": correlation,
+                "swings": swings.num_swings,
+                "growth_of_swings": swings.growth,
+            },
         )

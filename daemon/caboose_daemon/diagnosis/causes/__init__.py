@@ -22,6 +22,7 @@ from caboose_daemon.diagnosis.causes.gradients_not_zeroed import GradientsNotZer
 from caboose_daemon.diagnosis.causes.graph_disconnected import GraphDisconnected
 from caboose_daemon.diagnosis.causes.hardware_fault import HardwareFault
 from caboose_daemon.diagnosis.causes.input_not_finite import InputNotFinite
+from caboose_daemon.diagnosis.causes.label_smoothing import LabelSmoothing
 from caboose_daemon.diagnosis.causes.labels_shuffled import LabelsShuffled
 from caboose_daemon.diagnosis.causes.log_of_zero import LogOfZero
 from caboose_daemon.diagnosis.causes.lr_decayed import LrDecayed
@@ -43,6 +44,7 @@ from caboose_daemon.diagnosis.causes.precision_lost import PrecisionLost
 from caboose_daemon.diagnosis.causes.rank_failed import RankFailed
 from caboose_daemon.diagnosis.causes.rank_hung import RankHung
 from caboose_daemon.diagnosis.causes.rank_killed import RankKilled
+from caboose_daemon.diagnosis.causes.rate_not_scaled import RateNotScaled
 from caboose_daemon.diagnosis.causes.reports_lost import ReportsLost
 from caboose_daemon.diagnosis.causes.risky_settings import RiskySettings
 from caboose_daemon.diagnosis.causes.saddle import Saddle
@@ -56,6 +58,7 @@ from caboose_daemon.diagnosis.causes.softmax_twice import SoftmaxTwice
 from caboose_daemon.diagnosis.causes.too_little_capacity import TooLittleCapacity
 from caboose_daemon.diagnosis.causes.uneven_update import UnevenUpdate
 from caboose_daemon.diagnosis.causes.unnormalised_input import UnnormalisedInput
+from caboose_daemon.diagnosis.causes.validation_in_train_mode import ValidationInTrainMode
 from caboose_daemon.diagnosis.causes.validation_shift import ValidationShift
 from caboose_daemon.diagnosis.causes.vanishing_depth import VanishingDepth
 from caboose_daemon.diagnosis.causes.weights_decay_away import WeightsDecayAway
@@ -83,6 +86,7 @@ CAUSES: tuple[Cause, ...] = (
     GraphDisconnected(),
     HardwareFault(),
     InputNotFinite(),
+    LabelSmoothing(),
     LabelsShuffled(),
     LogOfZero(),
     LrDecayed(),
@@ -104,6 +108,7 @@ CAUSES: tuple[Cause, ...] = (
     RankFailed(),
     RankHung(),
     RankKilled(),
+    RateNotScaled(),
     ReportsLost(),
     RiskySettings(),
     Saddle(),
@@ -117,6 +122,7 @@ CAUSES: tuple[Cause, ...] = (
     TooLittleCapacity(),
     UnevenUpdate(),
     UnnormalisedInput(),
+    ValidationInTrainMode(),
     ValidationShift(),
     VanishingDepth(),
     WeightsDecayAway(),

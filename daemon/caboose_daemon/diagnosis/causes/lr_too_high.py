@@ -43,7 +43,15 @@ class LrTooHigh(Cause):
     explains = (
         BREAKS
         | STANDS_STILL
-        | {"lr_too_high", "oscillation", "clipping", "dead_units", "saturation", "activation_collapse"}
+        | {
+            "lr_too_high",
+            "oscillation",
+            "gradient_oscillation",
+            "clipping",
+            "dead_units",
+            "saturation",
+            "activation_collapse",
+        }
         | {"gradient_vanishing", "loss_scale_collapse", "config_advice", "frozen_parameters", "metric_divergence"}
     )
 
@@ -66,6 +74,9 @@ class LrTooHigh(Cause):
             amplitude = 100 * (case.value("oscillation", "amplitude") or 0.0)
             how = "from step to step" if correlation < 0 else "in waves"
             yield supports(STRONG, f"loss oscillates {how} by {amplitude:.0f} % of its level: steps overshoot")
+        norms = case.finding("gradient_oscillation")
+        if norms is not None and correlation is None:
+            yield supports(STRONG, f"{norms.summary}: steps overshoot")
         lr = case.lr
         if lr is not None and "Adam" in case.optimizer and lr > ADAM_USUAL:
             yield supports(FAIR, f"learning rate {lr:.3g} is unusually high for {case.optimizer}")
