@@ -171,6 +171,7 @@ def diagnosis(item: Diagnosis) -> Json:
         "hunts": list(item.hunts),
         "refusals": [{"advice": refusal.advice, "why": refusal.why} for refusal in item.refusals],
         "missing": list(item.missing),
+        "numbers": list(item.numbers),
     }
 
 
