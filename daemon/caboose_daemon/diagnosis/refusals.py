@@ -27,7 +27,7 @@ STUCK = frozenset(
     {"not_learning", "plateau", "underfitting", "oscillation", "divergence", "overfitting", "loss_spike"}
 ) | {"generalisation_gap"}
 """Rules at which people try another optimizer or more epochs."""
-NOISY = frozenset({"oscillation", "gradient_oscillation", "loss_spike", "plateau"})
+NOISY = frozenset({"oscillation", "loss_spike", "plateau"})
 """Rules at which people try a larger batch."""
 HIGH = frozenset({"not_learning", "plateau", "underfitting", "overfitting", "generalisation_gap"})
 """Rules at which people try a bigger model."""

@@ -123,12 +123,6 @@ CATALOGUE: dict[str, AlertEntry] = {
         "Do not train longer or use a larger model.",
         SLOW,
     ),
-    "gradient_oscillation": AlertEntry(
-        "the gradient norm alternates from step to step",
-        "Divide the learning rate by 3, or add a warm-up.",
-        "Do not only clip: steps still overshoot.",
-        STATE,
-    ),
     "underfitting": AlertEntry(
         "training and validation loss are both high and flat",
         "Check that the model can overfit a small subset. Then try a larger model or less regularisation.",

@@ -42,13 +42,13 @@ CONSEQUENCES: Mapping[str, frozenset[str]] = {
     | IN_LAYERS,
     "lr_schedule": BREAKS
     | STANDS_STILL
-    | {"oscillation", "gradient_oscillation", "lr_too_high", "lr_too_low", "metric_divergence"}
+    | {"oscillation", "lr_too_high", "lr_too_low", "metric_divergence"}
     | {"dead_units", "saturation"}
     | {"activation_collapse", "clipping", "frozen_parameters"},
     "loss_scale_collapse": STANDS_STILL | {"non_finite", "frozen_parameters", "lr_too_low"},
     "lr_too_high": BREAKS
     | STANDS_STILL
-    | {"oscillation", "gradient_oscillation", "dead_units", "saturation", "activation_collapse", "clipping"}
+    | {"oscillation", "dead_units", "saturation", "activation_collapse", "clipping"}
     | {"gradient_vanishing"}
     | {"frozen_parameters", "metric_divergence"},
     "lr_too_low": STANDS_STILL | {"metric_divergence"},
@@ -64,9 +64,7 @@ CONSEQUENCES: Mapping[str, frozenset[str]] = {
     "divergence": BREAKS | {"oscillation", "dead_units", "saturation", "activation_collapse", "clipping", "plateau"},
     "clipping": STANDS_STILL | {"lr_too_low"},
     "batch_size": STANDS_STILL | {"oscillation", "lr_too_low"},
-    "gradient_oscillation": BREAKS | {"oscillation", "clipping", "plateau", "lr_too_high"},
-    "oscillation": frozenset({"gradient_oscillation"})
-    | frozenset({"plateau", "loss_spike", "clipping", "dead_units", "saturation", "activation_collapse"})
+    "oscillation": frozenset({"plateau", "loss_spike", "clipping", "dead_units", "saturation", "activation_collapse"})
     | {"overfitting", "generalisation_gap", "metric_divergence"},  # a validation sees the weights in mid-swing
     "not_learning": frozenset({"underfitting", "metric_divergence", "plateau"}) | IN_LAYERS,
     "plateau": frozenset({"underfitting", "metric_divergence"}),
@@ -118,7 +116,7 @@ EXTREME: Mapping[str, frozenset[str]] = {
     | {"divergence", "loss_spike", "metric_divergence"},
     "norm_of_few": BREAKS
     | STANDS_STILL
-    | {"oscillation", "gradient_oscillation", "clipping", "gradient_vanishing", "metric_divergence"}
+    | {"oscillation", "clipping", "gradient_vanishing", "metric_divergence"}
     | {"overfitting", "generalisation_gap"},
     "kept_gradients": CONSEQUENCES["lr_too_high"]
     | {

@@ -12,7 +12,6 @@ from caboose_daemon.rules.eval_mode import EvalMode
 from caboose_daemon.rules.frozen_parameters import FrozenParameters
 from caboose_daemon.rules.generalisation_gap import GeneralisationGap
 from caboose_daemon.rules.gradient_explosion import GradientExplosion
-from caboose_daemon.rules.gradient_oscillation import GradientOscillation
 from caboose_daemon.rules.gradient_vanishing import GradientVanishing
 from caboose_daemon.rules.job_stalled import JobStalled
 from caboose_daemon.rules.loss_scale_collapse import LossScaleCollapse
@@ -49,7 +48,6 @@ RULES: tuple[type[AnyRule], ...] = (
     NotLearning,
     Plateau,
     Oscillation,
-    GradientOscillation,
     Overfitting,
     GeneralisationGap,
     Underfitting,

@@ -11,6 +11,9 @@ makes each step react to the one before: the deviations alternate (strongly nega
 an amplitude that matters against the level, and many swings, over a long exponential memory; a shrinking transient
 drops out of it (see `swings`). The finding states whether the swings grow, shrink or are steady.
 
+The gradient norm is followed in the same way. It has more noise than the loss, and data that is sorted makes waves in
+it, so its swings alone are a note.
+
 A row of a log is often a mean over more steps than one swing takes, and neighbouring rows are then uncorrelated. There
 a run that was calm and has become restless (see `unrest`) oscillates as well. A log may be over in twenty rows, so that
 is followed from its first one; settling steps are left out of the correlation only.
@@ -23,6 +26,7 @@ from caboose_daemon.rules.parts.lasting import Lasting
 from caboose_daemon.rules.parts.rule import Rule, RuleConfig
 from caboose_daemon.rules.parts.swings import Swings
 from caboose_daemon.rules.parts.unrest import Unrest
+from caboose_daemon.steps.aligned import AlignedStep
 from caboose_daemon.steps.view import JobView
 
 SETTLING = frozenset({"startup", "warmup"})
@@ -45,12 +49,14 @@ class OscillationConfig(RuleConfig):
     """Steps in a row before it is reported."""
     growth: float = 5.0
     """Scatter of a log over the upper bound of its calmest one that is reported, where the level is no better."""
+    norm_amplitude: float = 0.3
+    """Standard deviation of the gradient norm's swings as a share of its level, times the correlation, for a note."""
     restless: float = 0.15
     """Scatter of a log, as a share of its level, that is needed as well."""
 
 
 class Oscillation(Rule[OscillationConfig]):
-    """A loss that oscillates beyond its noise."""
+    """A loss, or a gradient norm, that oscillates beyond its noise."""
 
     name = "oscillation"
     config_class = OscillationConfig
@@ -62,6 +68,8 @@ class Oscillation(Rule[OscillationConfig]):
     def __init__(self, config: OscillationConfig) -> None:
         super().__init__(config)
         self._swings = Swings(config.memory_steps)
+        self._norms = Swings(config.memory_steps)
+        self._norms_lasting = Lasting(config.persist_steps, config.persist_steps)
         self._lasting = Lasting(config.persist_steps, config.persist_steps)
         self._unrest = Unrest(config.growth, config.restless)
         self._restless_since: int | None = None
@@ -72,11 +80,14 @@ class Oscillation(Rule[OscillationConfig]):
         if step is None or (loss := step.finite_loss) is None:
             return None
         restless = self._follow_unrest(step.step, loss) if step.stands_for_many else None
-        if not SETTLING.isdisjoint(view.regime.active) or not self._swings.follow(loss):
+        if not SETTLING.isdisjoint(view.regime.active):
             return restless
-        verdict = self._lasting.judge(step.step, self._is_swinging())
+        of_norms = self._follow_norm(step)
+        if not self._swings.follow(loss):
+            return restless or of_norms
+        verdict = self._lasting.judge(step.step, self._is_swinging(self._swings, self.config.amplitude))
         if verdict == "quiet":
-            return restless
+            return restless or of_norms
         return self._finding(step.step, verdict)
 
     def resume(self, finding: Finding) -> None:
@@ -105,11 +116,32 @@ class Oscillation(Rule[OscillationConfig]):
         self._restless_since = None if is_over else self._restless_since
         return finding
 
-    def _is_swinging(self) -> bool:
-        swings, correlation = self._swings, abs(self._swings.correlation)
+    def _follow_norm(self, step: AlignedStep) -> Finding | None:
+        """A note while the gradient norm swings; a row of a log that stands for many steps averages that away."""
+        norm = step.finite_grad_norm
+        if norm is None or step.stands_for_many or not self._norms.follow(norm):
+            return None
+        verdict = self._norms_lasting.judge(step.step, self._is_swinging(self._norms, self.config.norm_amplitude))
+        if verdict == "quiet":
+            return None
+        swings, onset = self._norms, self._norms_lasting.onset
+        numbers = f"{100 * swings.amplitude:.0f} % of its level, correlation {swings.correlation:.2f}"
+        is_over = verdict == "resolved"
+        return Finding(
+            rule=self.name,
+            severity=self.capped(Severity.INFO),
+            step=step.step,
+            onset_step=step.step if onset is None else onset,
+            summary=f"gradient norm {'no longer ' * is_over}oscillates, {swings.trend}: swings of {numbers}",
+            state=verdict,
+            values={"norm_amplitude": swings.amplitude, "norm_correlation": swings.correlation},
+        )
+
+    def _is_swinging(self, swings: Swings, amplitude: float) -> bool:
+        correlation = abs(swings.correlation)
         return (
             correlation > self.config.correlation
-            and swings.amplitude * correlation > self.config.amplitude
+            and swings.amplitude * correlation > amplitude
             and swings.num_swings > self.config.min_swings
         )
 

@@ -18,11 +18,7 @@ class MomentumTooHigh(Cause):
     id = "momentum_too_high"
     title = "momentum too high"
     is_plain = True
-    explains = (
-        BREAKS
-        | STANDS_STILL
-        | {"oscillation", "gradient_oscillation", "lr_too_high", "clipping", "config_advice", "dead_units"}
-    )
+    explains = BREAKS | STANDS_STILL | {"oscillation", "lr_too_high", "clipping", "config_advice", "dead_units"}
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
         value = momentum(case)

@@ -44,9 +44,7 @@ class RateNotScaled(Cause):
     id = "rate_not_scaled"
     title = "learning rate not scaled with the batch"
     is_plain = True
-    explains = STANDS_STILL | {
-        *("lr_too_low", "lr_too_high", "batch_size", "loss_spike", "divergence", "oscillation", "gradient_oscillation")
-    }
+    explains = STANDS_STILL | {*("lr_too_low", "lr_too_high", "batch_size", "loss_spike", "divergence", "oscillation")}
     rarity = 1.5
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
