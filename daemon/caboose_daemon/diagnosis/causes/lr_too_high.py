@@ -43,15 +43,7 @@ class LrTooHigh(Cause):
     explains = (
         BREAKS
         | STANDS_STILL
-        | {
-            "lr_too_high",
-            "oscillation",
-            "gradient_oscillation",
-            "clipping",
-            "dead_units",
-            "saturation",
-            "activation_collapse",
-        }
+        | {"lr_too_high", "oscillation", "clipping", "dead_units", "saturation", "activation_collapse"}
         | {"gradient_vanishing", "loss_scale_collapse", "config_advice", "frozen_parameters", "metric_divergence"}
     )
 
