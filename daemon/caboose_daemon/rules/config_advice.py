@@ -234,7 +234,7 @@ class ConfigAdvice(LastingRule[ConfigAdviceConfig]):
         if adam_rates and max(adam_rates) > self.config.highest_lr:
             optimizer = next(group.optimizer for group in view.groups if _rate(group) == max(adam_rates))
             text = f"learning rate {max(adam_rates):g} is high for {optimizer}"
-            advice.append(("high_lr", _about_rates(view), f"{text} (usual: up to {self.config.highest_lr:g})"))
+            advice.append(("high_lr", self._about_rates(view), f"{text} (usual: up to {self.config.highest_lr:g})"))
         if view.facts.get("precision") == "float16" and view.facts.get("scaler") is False:
             text = "float16 parameters without a GradScaler: small gradients become zero"
             advice.append(("fp16_without_scaler", Severity.WARNING, text))
@@ -254,13 +254,21 @@ class ConfigAdvice(LastingRule[ConfigAdviceConfig]):
         extreme |= {} if mistake is None else dict([mistake])
         return advice + [(name, Severity.WARNING, found) for name, found in extreme.items() if found]
 
+    def _about_rates(self, view: JobView) -> Severity:
+        """Usual rates are those of supervised training: with small models and a moving objective, others do well too.
+
+        A run that is resumed has shown what it does at its rate. One that came with the resume is for `lr_schedule`.
+        """
+        is_warning = self._is_from_start and MOVING_OBJECTIVE not in view.visible
+        return Severity.WARNING if is_warning else Severity.INFO
+
     def _after_look_steps(self, view: JobView) -> list[tuple[str, Severity, str]]:
         advice = []
         is_adam = any(_is_adam(group) for group in view.groups)
         is_transformer = view.facts.get("attention") is True
         if is_adam and self._is_from_start and 0 < self._highest_lr < self.config.lowest_lr:
             text = f"learning rate at most {self._highest_lr:g} in {self._num_steps:,} steps"
-            advice.append(("low_lr", _about_rates(view), text))
+            advice.append(("low_lr", self._about_rates(view), text))
         if is_transformer and "clipping" in view.visible and not self._was_clipped:
             text = "transformer without gradient clipping (usual: clip_grad_norm_(..., 1.0))"
             advice.append(("no_clipping", Severity.INFO, text))
@@ -285,11 +293,6 @@ def _num_inputs(step: AlignedStep) -> Iterator[float]:
 
 def _is_adam(group: Group) -> bool:
     return group.optimizer.lower() in ADAM_FAMILY
-
-
-def _about_rates(view: JobView) -> Severity:
-    """Usual rates are those of supervised training: with small models and a moving objective, others train well too."""
-    return Severity.INFO if MOVING_OBJECTIVE in view.visible else Severity.WARNING
 
 
 def _rate(group: Group) -> float:

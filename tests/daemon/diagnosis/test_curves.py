@@ -321,6 +321,13 @@ def test_a_scheduler_without_effect_is_idle_and_a_rate_of_zero_has_decayed() -> 
     assert order(idle)[0] == "scheduler_idle"
     says(idle, "scheduler_idle", "0.001", "CosineAnnealingLR")
 
+    # A warm-up that is never stepped stays at its first rate, far below the one that it should reach.
+    low = {"loss": np.linspace(3.0, 2.9, 700), "lr": np.full(700, 1e-6)}
+    groups = (a_group("AdamW", lr=1e-6, initial_lr=1e-3),)
+    warmup = diagnose(scheduled("unmoved", 1e-6, 1e-6, curves=low, groups=groups, facts={"scheduler": "LambdaLR"}))
+    assert order(warmup)[0] == "scheduler_idle"
+    assert "lr_decayed" not in order(warmup)
+
     rates = np.where(np.arange(700) < 499, 1e-3, 0.0)
     assert order(diagnose(scheduled("zero", 0.0, 0.0, curves={"loss": flat(1, 700), "lr": rates})))[0] == "lr_decayed"
 

@@ -161,6 +161,14 @@ def test_a_run_that_was_resumed_has_had_its_warm_up() -> None:
     assert advice(story.healthy(300)) == {"no_clipping"}
 
 
+def test_the_rate_of_a_run_that_was_resumed_is_known_to_work() -> None:
+    groups = (Group("0", "AdamW", {"lr": 0.02}),)
+    story = scenario(ranks=1, visible=EVERYTHING, groups=groups, start_step=500).healthy(300)
+
+    assert advice(story) == {"high_lr"}
+    assert story.only("config_advice").severity == "info"
+
+
 def test_a_rate_that_stays_tiny_is_told() -> None:
     assert advice(a_run().meanwhile(lr=(1e-9,)).healthy(200)) == {"low_lr"}
 

@@ -32,7 +32,9 @@ class BudgetTooShort(Cause):
         if case.found("plateau", "underfitting"):
             yield opposes(FAIR, "the loss is flat")
         peak, now = case.lr_peak, case.lr_now
-        if case.found("lr_schedule") and peak and now is not None and now < 0.05 * peak:
+        if case.value("lr_schedule", "unmoved"):
+            yield opposes(STRONG, "the scheduler never changed the learning rate: more steps at this rate end the same")
+        elif case.found("lr_schedule") and peak and now is not None and now < 0.05 * peak:
             yield supports(FAIR, f"the schedule lowered the learning rate from {peak:.2g} to {now:.2g} before that")
 
     def advise(self, case: Case) -> Advice:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from caboose_daemon.diagnosis.case import Case
-from caboose_daemon.diagnosis.cause import FAIR, SLIGHT, STRONG, Cause, Evidence, opposes, supports
+from caboose_daemon.diagnosis.cause import DECISIVE, FAIR, SLIGHT, STRONG, Cause, Evidence, opposes, supports
 from caboose_daemon.incidents.causal_links import STANDS_STILL
 from caboose_daemon.incidents.diagnosis_record import Advice
 
@@ -24,6 +24,9 @@ class LrDecayed(Cause):
         lr, peak = case.lr_now, case.lr_peak
         if case.value("lr_schedule", "jump") or case.value("lr_schedule", "reset"):
             yield opposes(STRONG, "the learning rate went up, not down")
+        if case.value("lr_schedule", "unmoved"):
+            yield opposes(DECISIVE, "the learning rate has never been higher: its scheduler does not move it")
+            return
         if lr is None or not peak:
             return
         share = lr / peak
