@@ -85,8 +85,8 @@ class EvalMode(LastingRule[EvalModeConfig]):
         forwards = max((mode.num_train_evaluations for mode in step.odd_modes.values()), default=0)
         seen.observe(num_forwards=forwards, is_evaluation=is_evaluation)
         if seen.num >= self.config.evaluations and (self._last is None or is_known):
-            what = f"model in train mode in the last {seen.num} evaluations: batch norms learn from validation data, "
-            text = f"{what}dropout is on; call model.eval() before, and model.train() after"
+            what = f"model in train mode in the last {seen.num} evaluations, where batch norms learn and dropout acts: "
+            text = f"{what}call model.eval() before, and model.train() after"
             values = {"in_train_mode": float(seen.num)}
             return self._found(Severity.WARNING, step.step, text, phase="forward", values=values)
         if not is_known:
