@@ -15,7 +15,7 @@ export function makeDiagnosis() {
   const section = make("div", "diagnosis", "", make("p", "note"), hunts, make("ol", "causes"), rest);
   section.append(make("div", "refusals", "", make("h4", "", "Unlikely to help"), make("ul")));
   section.append(make("div", "missing", "", make("h4", "", "Missing data"), make("ul")));
-  section.append(make("div", "missing", "", make("h4", "", "Numbers"), make("ul")));
+  section.append(make("div", "numbers", "", make("h4", "", "Numbers"), make("ul")));
   return section;
 }
 
