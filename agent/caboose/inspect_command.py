@@ -137,7 +137,7 @@ def _noise(parts: Parts, given: argparse.Namespace) -> tuple[Any, bool]:
 
     num = given.num_batches if given.num_batches > 1 else 16
     found = gradient_noise(*_of(parts), parts.get("optimizer"), num_batches=num, split=parts.get("split"))
-    return found, found.verdict == "balanced" and not found.is_uphill
+    return found, found.verdict != "small" and not found.is_uphill
 
 
 def _sharpness(parts: Parts, given: argparse.Namespace) -> tuple[Any, bool]:
