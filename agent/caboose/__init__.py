@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from caboose.trials.diagnosing import analyze_activations, diagnose_gradients
     from caboose.trials.find_lr import find_lr
     from caboose.trials.inspecting import inspect
+    from caboose.trials.noise import gradient_noise
     from caboose.trials.overfit import overfit_one_batch
     from caboose.trials.sharpness import sharpness
 
@@ -38,6 +39,7 @@ __all__ = [
     "attach",
     "diagnose_gradients",
     "find_lr",
+    "gradient_noise",
     "hunt_nan",
     "inspect",
     "load_checkpoint",
@@ -54,6 +56,7 @@ _BEFORE_THE_RUN = {
     "hunt_nan": "caboose.hunting.direct",
     "validate_batch": "caboose.checklist.batch_check",
     "find_lr": "caboose.trials.find_lr",
+    "gradient_noise": "caboose.trials.noise",
     "inspect": "caboose.trials.inspecting",
     "overfit_one_batch": "caboose.trials.overfit",
     "preflight": "caboose.checklist.running",

@@ -24,6 +24,7 @@ TOOLS: dict[str, str] = {
     "activations": "the output of every module: dead, saturated, flat, huge",
     "lr": "the learning rate range test",
     "one-batch": "whether one batch can be learned",
+    "noise": "how noisy the gradient is, whether the batch is too small or too large, and where updates point",
     "sharpness": "how fast the loss rises around the weights",
     "nan": "which number becomes NaN or infinite first, on the first batch",
 }
@@ -80,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("target", metavar="MODULE:FUNCTION", help="returns the parts as a dict")
     parser.add_argument("--checkpoint", metavar="FILE", help="load these weights into the model first")
     parser.add_argument("--plot", metavar="FILE", help="write a chart: .png, .svg or .html")
-    parser.add_argument("--num-batches", type=int, default=1, metavar="N", help="batches read (default 1)")
+    parser.add_argument("--num-batches", type=int, default=1, metavar="N", help="batches read (default 1; noise: 16)")
     parser.add_argument("--num-steps", type=int, default=100, metavar="N", help="for lr and one-batch (default 100)")
     parser.add_argument("--target-loss", type=float, metavar="X", help="for one-batch: learned at this loss")
     parser.add_argument("--saddle", action="store_true", help="for sharpness: find the smallest eigenvalue, too")
@@ -131,6 +132,14 @@ def _one_batch(parts: Parts, given: argparse.Namespace) -> tuple[Any, bool]:
     return found, found.verdict == "pass"
 
 
+def _noise(parts: Parts, given: argparse.Namespace) -> tuple[Any, bool]:
+    from caboose.trials.noise import gradient_noise
+
+    num = given.num_batches if given.num_batches > 1 else 16
+    found = gradient_noise(*_of(parts), parts.get("optimizer"), num_batches=num, split=parts.get("split"))
+    return found, found.verdict != "small" and not found.is_uphill
+
+
 def _sharpness(parts: Parts, given: argparse.Namespace) -> tuple[Any, bool]:
     from caboose.trials.sharpness import sharpness
 
@@ -151,6 +160,7 @@ RUNS: dict[str, Callable[[Parts, argparse.Namespace], tuple[Any, bool]]] = {
     "activations": _activations,
     "lr": _lr,
     "one-batch": _one_batch,
+    "noise": _noise,
     "sharpness": _sharpness,
     "nan": _nan,
 }

@@ -21,7 +21,8 @@ DRILL = Drill(
     train=train,
     rule="overfitting",
     cause="memorising",
-    companions=("metric_divergence",),  # its probabilities become over-confident before its accuracy suffers
+    # Its probabilities become over-confident before its accuracy suffers.
+    companions=("metric_divergence", "generalisation_gap"),
     steps=600,
     seconds=3.0,
 )

@@ -24,7 +24,7 @@ DRILL = Drill(
     train=train,
     rule="overfitting",
     cause="validation_shift",
-    companions=("metric_divergence",),
+    companions=("metric_divergence", "generalisation_gap"),
     steps=800,
     seconds=3.0,
 )

@@ -263,6 +263,8 @@ class Mode(msgspec.Struct, frozen=True, array_like=True):
     num_dropouts_in_eval: Count = 0
     num_evaluations: Count = 0
     """Forwards of the step in eval mode, with gradients enabled, before that last one in train mode."""
+    num_train_evaluations: Count = 0
+    """Forwards of the step without gradients in train mode, of a model whose batch norms or dropouts act in it."""
 
 
 class Scaler(msgspec.Struct, frozen=True, array_like=True):

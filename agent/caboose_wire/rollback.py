@@ -9,7 +9,7 @@ from caboose_wire.fields import Count, JobName, Name, Nonce, Seconds, Text, Time
 RollbackMode = Literal["off", "advise", "auto"]
 """What may be done to a run: nothing, advice only, act. The lower of the daemon's and the run's mode is in force."""
 
-CommandKind = Literal["rollback", "snapshot", "checkpoint", "scale_lr", "stop", "hunt"]
+CommandKind = Literal["rollback", "snapshot", "checkpoint", "scale_lr", "clip", "stop", "hunt"]
 
 
 class Ack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -61,6 +61,8 @@ class Holdings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether a learning rate is not what its schedule (`attach(scheduler=)`) says; a rollback sets it back to that."""
     can_hunt: bool = False
     """Whether the last batches are kept, and hunts are left."""
+    can_clip: bool = False
+    """Whether a limit of the gradient norm can be set."""
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -81,6 +83,8 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     skip: Count = 0
     """Steps whose batches are skipped afterwards."""
     lr_scale: float = 1.0
+    max_norm: float = 0.0
+    """For `clip`: the limit of the gradient norm from then on; 0 takes an earlier one away."""
     expires: Time = 0.0
     reason: Name = ""
     mac: Annotated[bytes, msgspec.Meta(max_length=64)] = b""

@@ -11,7 +11,7 @@ from caboose_daemon.rules.parts.finding import Finding, Severity
 from caboose_daemon.steps.columns import StepSummary
 from caboose_wire import Event, Group
 
-CURVES = ("loss", "grad_norm", "lr", "step_seconds", "data_seconds")
+CURVES = ("loss", "grad_norm", "lr", "step_seconds", "data_seconds", "num_samples")
 
 
 def a_finding(rule: str, onset: int = 100, **changes: Any) -> Finding:

@@ -41,6 +41,7 @@ def views(
     declared: Mapping[int, str] | None = None,
     updates: Mapping[int, float | Sequence[float]] | None = None,
     num_samples: ArrayLike | None = None,
+    metrics: Mapping[str, ArrayLike] | None = None,
     layers: Sequence[Layer] = WEIGHTS,
     visible: frozenset[str] = VISIBLE,
     is_resumed: bool = False,
@@ -71,6 +72,7 @@ def views(
             num_samples=None if np.isnan(samples) else int(samples),
             is_sampled="update_ratio" in arrays,
             arrays=arrays,
+            metrics={name: float(np.asarray(values)[i]) for name, values in (metrics or {}).items()},
         )
         step = _aligned(report, layers, like.get(tuple(arrays)))
         like[tuple(arrays)] = step
@@ -112,6 +114,7 @@ def _aligned(report: StepReport, layers: Sequence[Layer], like: AlignedStep | No
         grad_norm=like.grad_norm if norms is None else float(np.sqrt(np.sum(np.square(norms, dtype=np.float64)))),
         layer_grad_norm=like.layer_grad_norm if norms is None else LayerValues.from_wire(norms.astype(np.float64)),
         reports={0: report},
+        metrics=report.metrics,
     )
 
 

@@ -118,6 +118,7 @@ class Obedient(threading.Thread):
             snapshot_every=self.every,
             budget_left=self._num_left,
             can_skip=True,
+            can_clip=True,
         )
 
 

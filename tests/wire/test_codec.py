@@ -118,6 +118,7 @@ messages: st.SearchStrategy[Message] = st.one_of(
         target=counts,
         skip=counts,
         lr_scale=numbers,
+        max_norm=numbers,
         expires=times,
         reason=names,
         mac=st.binary(max_size=64),

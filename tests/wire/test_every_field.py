@@ -103,7 +103,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
             _be_refused(folder, env)
             subprocess.run([sys.executable, "-c", SHORT_STEPS, str(folder)], env=clean_environment(**env), check=True)
             _read_everything(daemon, JOB)
-            _command(daemon, "snapshot", "checkpoint", "scale_lr", "rollback")
+            _command(daemon, "snapshot", "checkpoint", "scale_lr", "clip", "rollback")
             (folder / DIFFER).touch()
             differ_from = daemon.step(JOB)
             assert wait_until(lambda: daemon.step(JOB) > differ_from + 50, 60), "some samples compare the ranks"
@@ -146,7 +146,7 @@ def _command(daemon: DaemonProcess, *kinds: str) -> None:
     for kind in kinds:
         path = f"/api/v1/jobs/{JOB}/" + ("rollback" if kind == "rollback" else "commands")
         body = {"skip": 1, "lr_scale": 0.5} if kind == "rollback" else {"kind": kind}
-        body |= {"lr_scale": 0.9} if kind == "scale_lr" else {}
+        body |= {"lr_scale": 0.9} if kind == "scale_lr" else {"max_norm": 5.0} if kind == "clip" else {}
         is_done = wait_until(lambda path=path, body=body: _carried_out(daemon, path, body), 30)
         decisions = daemon.get(f"/api/v1/jobs/{JOB}/decisions")["decisions"]
         assert is_done, {(row["kind"], row["state"], row["outcome"]) for row in decisions}

@@ -28,6 +28,7 @@ class Flight:
     trial: Trial
     train: BatchSource
     validation: BatchSource | None
+    test: BatchSource | None
     batches: list[Any]
     scheduler: Any
     checkpoint: Any

@@ -1,4 +1,4 @@
-"""overlap: whether samples of the validation set are in the training set too.
+"""overlap: whether samples of the validation or test set are in the training set too, or of one in the other.
 
 Design
 ------
@@ -19,36 +19,53 @@ from caboose.checklist.verdict import CheckResult, failed, passed, skipped
 from caboose.trials.batches import Unreadable, digest, parted, samples
 from caboose.trials.sources import BatchSource
 
-ASKS = "Are validation samples in the training set?"
+ASKS = "Are validation or test samples in the training set?"
 FIX = "split before shuffling, by group or by source, and remove duplicates"
 MAX_READ = 100_000
 
 
 def run(flight: Flight) -> CheckResult:
-    """Indices first, then hashes."""
-    if flight.validation is None:
+    """Training against validation, and a test set against both; the first pair that shares samples fails."""
+    if flight.validation is None and flight.test is None:
         return skipped("no validation loader was given", "pass validation_loader=")
-    secret = flight.train.secret or flight.validation.secret
+    pairs = [
+        (first, first_name, second, second_name)
+        for first, first_name, second, second_name in (
+            (flight.train, "training", flight.validation, "validation"),
+            (flight.train, "training", flight.test, "test"),
+            (flight.validation, "validation", flight.test, "test"),
+        )
+        if first is not None and second is not None
+    ]
+    results = [_compared(flight, *pair, seconds=flight.overlap_seconds / len(pairs)) for pair in pairs]
+    worst = max(results, key=lambda result: ("pass", "skipped", "fail").index(result.grade))
+    return worst if worst.grade != "pass" else passed("0 shared", "; ".join(result.says for result in results))
+
+
+def _compared(
+    flight: Flight, first: BatchSource, first_name: str, second: BatchSource, second_name: str, *, seconds: float
+) -> CheckResult:
+    """Indices first, then hashes."""
+    secret = first.secret or second.secret
     if secret:
         return skipped(secret, "pass loaders with samplers of torch's own, or of a Subset each")
-    by_index = _by_index(flight.train, flight.validation)
+    by_index = _by_index(first, second)
     if by_index is not None and by_index[0]:
         shared, total = by_index
-        return failed(
-            f"{shared} of {total}", f"{shared} of {total} validation indices are training indices as well", FIX
-        )
-    half = flight.overlap_seconds / 2
+        text = f"{shared} of {total} {second_name} indices are {first_name} indices as well"
+        return failed(f"{shared} of {total}", text, FIX)
     try:
-        known = _hashes(flight, flight.validation, half, "validation")
-        seen = _hashes(flight, flight.train, half, "training")
+        known = _hashes(flight, second, seconds / 2, second_name)
+        seen = _hashes(flight, first, seconds / 2, first_name)
     except Unreadable as error:
         if by_index is not None:
             return passed("0 shared", "no index is in both")
         return skipped(f"a sample holds {error}", "pass split=lambda batch: (inputs, targets), with tensors as inputs")
     shared = len(known & seen)
-    read = f"{len(seen)} training and {len(known)} validation samples read"
+    read = f"{len(seen)} {first_name} and {len(known)} {second_name} samples read"
     if shared:
-        return failed(f"{shared} of {len(known)}", f"{shared} validation samples are in the training set ({read})", FIX)
+        text = f"{shared} {second_name} samples are in the {first_name} set ({read})"
+        return failed(f"{shared} of {len(known)}", text, FIX)
     exact = ", and no index is in both" if by_index is not None else ""
     return passed("0 shared", f"{read}{exact}")
 

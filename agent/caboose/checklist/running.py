@@ -44,6 +44,7 @@ def preflight(
     optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None = None,
     *,
     validation_loader: Any = None,
+    test_loader: Any = None,
     scheduler: Any = None,
     num_classes: int | None = None,
     ignore_index: int | None = None,
@@ -60,9 +61,9 @@ def preflight(
 
     `loss_fn(model, batch)` returns the loss; one of torch's own losses is used directly for batches of (inputs,
     targets). `split(batch)` returns inputs and targets if they cannot be recognised. `ignore_index` is the target that
-    a loss of your own ignores, if it is not -100. `checkpoint` is what you save, or a function that returns it. At
-    most `num_batches` are read from each loader, from its beginning; overlap reads samples for `overlap_seconds` at
-    most. `only` and `skip` name checks.
+    a loss of your own ignores, if it is not -100. A `test_loader` is only compared with the other two. `checkpoint` is
+    what you save, or a function that returns it. At most `num_batches` are read from each loader, from its beginning;
+    overlap reads samples for `overlap_seconds` at most. `only` and `skip` name checks.
     """
     chosen = _chosen(only, skip)
     if num_classes is not None and (not isinstance(num_classes, int) or num_classes < 2):
@@ -71,11 +72,18 @@ def preflight(
         raise ValueError("preflight(): num_batches is at least 1, overfit_steps and overlap_seconds at least 0")
     train = BatchSource("preflight", loader)
     validation = None if validation_loader is None else BatchSource("preflight", validation_loader, "validation_loader")
+    test = None if test_loader is None else BatchSource("preflight", test_loader, "test_loader")
     trial = Trial("preflight", model, loss_fn, optimizer, scheduler=scheduler, split=split)
     start = time.monotonic()
     shown = progress if trial.ranks.rank == 0 else False
     steps = overfit_steps if any(check.name == "overfits" for check in chosen) else 0
-    with trial, train, _entered(validation), ProgressLine(len(chosen) * 5 + steps, is_shown=shown) as bar:
+    with (
+        trial,
+        train,
+        _entered(validation),
+        _entered(test),
+        ProgressLine(len(chosen) * 5 + steps, is_shown=shown) as bar,
+    ):
         bar.show("reading batches")
         batches = trial.ranks.together(lambda: train.take(num_batches))
         least = trial.ranks.least(len(batches))
@@ -83,6 +91,7 @@ def preflight(
             trial=trial,
             train=train,
             validation=validation,
+            test=test,
             batches=batches[:least],
             scheduler=scheduler,
             checkpoint=checkpoint,

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.nn.modules.dropout import _DropoutNd
 
+from caboose.observe import provenance
 from caboose.tensors.engines import num_elements
 from caboose.tensors.placement import own
 from caboose_wire.fields import Scalar
@@ -58,6 +59,7 @@ def gather(
     device = facts["device"]
     facts |= _initial_weights(model) | _recurrent_weights(model) | _at_random(model, optimizers)
     facts["linear_pairs"] = _linear_pairs(model) or None
+    facts |= provenance.gather()
     facts |= _memory_limits(device if isinstance(device, str) else None)
     return {name: value for name, value in facts.items() if value is not None}
 

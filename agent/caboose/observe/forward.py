@@ -52,6 +52,11 @@ class Modes:
         self._dropouts = [m for m in trained if isinstance(m, _DropoutNd) and m.p > 0]
         self._normal = Mode()
 
+    @property
+    def acts_in_training(self) -> bool:
+        """Whether a batch norm or a dropout is in train mode now, and would change what an evaluation sees."""
+        return any(m.training for m in self._norms) or any(m.training for m in self._dropouts)
+
     def read(self) -> Mode:
         """The modes now."""
         num_norms = sum(not m.training for m in self._norms)

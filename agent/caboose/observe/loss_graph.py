@@ -65,7 +65,7 @@ class LossGraph:
 
     def __init__(self) -> None:
         self.facts: dict[str, Scalar] = {}
-        """`loss_kind`, `num_classes` and `loss_mistake`, as far as they are known."""
+        """`loss_kind`, `num_classes`, `label_smoothing` and `loss_mistake`, as far as they are known."""
         self._has_read = False
 
     def read(self, roots: Any, vector: StepVector) -> bool:
@@ -81,7 +81,7 @@ class LossGraph:
         self._has_read = True
         self.facts["loss_kind"] = ", ".join(sorted({one.kind for one in found}))
         if is_single:
-            self.facts |= _classes(found[0])
+            self.facts |= _classes(found[0]) | _label_smoothing(node)
             mistake = _mistake(found[0])
             if mistake:
                 self.facts["loss_mistake"] = mistake
@@ -117,6 +117,21 @@ def _sign(node: Any, place: int) -> int:
     if name == "MulBackward0":
         return 0
     return 0 if name in ("DivBackward0", "RsubBackward1") else 1
+
+
+def _label_smoothing(root: Any) -> dict[str, Scalar]:
+    """The label smoothing of torch's cross entropy: a sum of two terms, of which one is the loss without, scaled."""
+    waiting, num = deque([root]), 0
+    while waiting and num < MAX_NODES:
+        node, num = waiting.popleft(), num + 1
+        below = [one for one, _ in node.next_functions if one is not None]
+        if node.name() == "AddBackward0" and [one.name() for one in below] == ["MulBackward1"] * 2:
+            plain = below[0].next_functions[0][0]
+            share = below[0]._saved_other  # noqa: SLF001 - what it is multiplied by; torch has no other name for it
+            if plain is not None and KINDS.get(plain.name()) == "cross_entropy" and isinstance(share, float):
+                return {"label_smoothing": round(1.0 - share, 6)}
+        waiting.extend(below)
+    return {}
 
 
 def _below_views(node: Any) -> Any:

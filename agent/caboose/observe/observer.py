@@ -113,7 +113,7 @@ class Observer:
         self._is_sampled = False
         self._is_clip_scaled = False
         self._mode: Mode | None = None
-        self._num_evaluations = 0
+        self._num_evaluations = self._num_train_evaluations = 0
         """Forwards of this step in eval mode."""
         self._part_modes: dict[Modes, Mode] = {}
         self._calls = Calls()
@@ -291,7 +291,7 @@ class Observer:
             self._samples.begin_step()
         self._vector = StepVector()
         self._mode = None
-        self._num_evaluations = 0
+        self._num_evaluations = self._num_train_evaluations = 0
         self._was_called.clear()
         self._part_modes.clear()
         self._is_clip_scaled = False
@@ -331,8 +331,11 @@ class Observer:
 
     def _before_forward(self, module: torch.nn.Module, args: Any, _kwargs: Any) -> None:
         self._samples.end_forward()  # if the end of the forward before was not seen
-        if not torch.is_grad_enabled() or torch._C._get_tracing_state() is not None:
-            return  # an evaluation inside the loop, or an export, is not the step's forward
+        if torch._C._get_tracing_state() is not None:
+            return  # an export is not the step's forward
+        if not torch.is_grad_enabled():
+            self._note_evaluation(module)
+            return
         self._check_parameters()
         if self._is_mid_step:  # it was between two steps
             self._is_mid_step = False
@@ -422,12 +425,22 @@ class Observer:
             sum(m.num_dropouts_in_eval for m in found),
         )
 
+    def _note_evaluation(self, module: torch.nn.Module) -> None:
+        """A call without gradients: an evaluation inside of the loop, before or after the forward of the step."""
+        if self._outline.parts or not self._modes[id(module)].acts_in_training:
+            return
+        self._num_train_evaluations += 1
+        if self._mode is not None:
+            self._mode = msgspec.structs.replace(self._mode, num_train_evaluations=self._num_train_evaluations)
+
     def _after_evaluations(self, mode: Mode) -> Mode:
-        """The mode, with the number of forwards in eval mode that came before it in the step: an evaluation's."""
+        """The mode, with the number of forwards that came before it in the step and were an evaluation's."""
         self._num_evaluations += not mode.is_training
-        if not mode.is_training or not self._num_evaluations:
+        if not mode.is_training or not (self._num_evaluations or self._num_train_evaluations):
             return mode
-        return msgspec.structs.replace(mode, num_evaluations=self._num_evaluations)
+        return msgspec.structs.replace(
+            mode, num_evaluations=self._num_evaluations, num_train_evaluations=self._num_train_evaluations
+        )
 
     def _add_losses(self, vector: StepVector, loss: Any) -> tuple[float | None, ...]:
         """Adds the losses of the parts to the vector; returns those that are plain numbers, in the parts' order."""

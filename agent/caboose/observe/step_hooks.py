@@ -43,7 +43,7 @@ class StepHooks:
             if isinstance(optimizer, EngineOptimizer):
                 optimizer.watch()
             read = _with_number(before, number)
-            reading = protect("optimizer hook", _reading(read, protect("optimizer hook", read)))
+            reading = protect("optimizer hook", before_step(read, protect("optimizer hook", read)))
             is_before = BeforeStep(reading, state, protect("optimizer hook", state.read_again), is_first=number == 0)
             is_after = protect("optimizer hook", _with_number(after, number))
             self._handles.append(optimizer.register_step_pre_hook(is_before))
@@ -129,10 +129,10 @@ def _with_number(function: Callable[[int], None], number: int) -> Callable[..., 
     return hook
 
 
-def _reading(read: Callable[[], None], read_outside: Callable[[], None]) -> Callable[..., Any]:
-    """Reads at once; or, if the step is given a closure that makes the gradients, after that closure.
+def before_step(read: Callable[[], None], read_outside: Callable[[], None]) -> Callable[..., Any]:
+    """A hook that reads at once; or, if the step is given a closure that makes the gradients, after that closure.
 
-    By then this hook and its guard have returned, so the closure has its own guard.
+    By then the hook and its guard have returned, so `read_outside` has its own guard.
     """
 
     def before(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -23,6 +23,7 @@ from caboose.observe.loader import BatchSkip
 from caboose.report.daemon_log import daemon_log, printable
 from caboose.report.session import Session
 from caboose.rollback.agreement import collective_device
+from caboose.rollback.applied_clip import AppliedClip
 from caboose.rollback.collaborators import Hunts, Saves
 from caboose.rollback.coordinator import Coordinator
 from caboose.rollback.errors import NotCarriedOut, RunStopped
@@ -54,12 +55,14 @@ class Brake:
         has_secret: bool = False,
         checkpointer: Saves | None = None,
         hunter: Hunts | None = None,
+        clip: AppliedClip | None = None,
     ) -> None:
         self._session = session
         self._ring = ring
         self._skip = skip
         self._checkpointer = checkpointer
         self._hunter = hunter
+        self._clip = clip
         self._group = group
         self._lr_policy: LrPolicy = lr_policy
         self._has_secret = has_secret
@@ -117,6 +120,8 @@ class Brake:
             return self._ring.pin(command.target)
         if command.kind == "scale_lr":
             return self._ring.unknown_schedule()
+        if command.kind == "clip":
+            return "gradients cannot be clipped here" if self._clip is None else self._clip.why_not
         if command.kind == "checkpoint" and self._checkpointer is None:
             return "there is no checkpoint directory: attach(..., checkpoints=directory)"
         if command.kind == "hunt":
@@ -148,6 +153,7 @@ class Brake:
             "snapshot": self._snapshot,
             "checkpoint": self._checkpoint,
             "scale_lr": self._scale,
+            "clip": self._limit,
             "stop": self._stop,
             "hunt": self._hunt,
         }[command.kind](command, step)
@@ -208,6 +214,10 @@ class Brake:
     def _scale(self, command: Command, step: int) -> str:
         caveat = self._ring.scale_lr(command.lr_scale)
         return f"learning rates times {command.lr_scale:g}{'; ' * bool(caveat)}{caveat}"
+
+    def _limit(self, command: Command, step: int) -> str:
+        assert self._clip is not None, "without one it was refused"
+        return self._clip.set(command.max_norm)
 
     def _stop(self, command: Command, step: int) -> str:
         raise RunStopped(
@@ -280,6 +290,7 @@ class Brake:
             can_checkpoint=self._checkpointer is not None,
             is_off_schedule=self._ring.is_off_schedule(),
             can_hunt=self._hunter is not None and self._hunter.num_left > 0,
+            can_clip=self._clip is not None and not self._clip.why_not,
         )
         if not is_asked and found == self._sent:
             return None
@@ -290,6 +301,8 @@ class Brake:
         """Vetoes a pending command and frees the memory."""
         if self._coordinator is not None:
             self._coordinator.close()
+        if self._clip is not None:
+            self._clip.close()
         self._ring.close()
 
 

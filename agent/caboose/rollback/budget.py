@@ -7,6 +7,8 @@ cannot roll a job back without end. Only commands that were carried out count; a
 counts agree but for fractions of a second, and where they differ, the stricter one vetoes. Aborted attempts are only
 limited in rate, since each may hold up a boundary.
 
+A limit of the gradient norm has bounds too, and gets as many steps before it is changed; it may be taken away at once.
+
 A scaled learning rate stays scaled, and scales multiply. So their product since attach is bounded: all commands
 together may make the rate a thousandth or ten times of the original. After each change the run gets as many steps as
 after a rollback before the next.
@@ -43,6 +45,8 @@ class Limits:
     attempt_seconds: float = 60.0
     lr_scales: tuple[float, float] = (1e-3, 10.0)
     """The least and the most that learning rates may be multiplied by, all commands together."""
+    max_norms: tuple[float, float] = (1e-3, 1e4)
+    """The least and the most that the gradient norm may be limited to."""
     max_ahead: int = 20_000
     """A boundary further ahead, in steps, is refused: until then no other command could be accepted.
 
@@ -64,6 +68,8 @@ class Budget:
         """The product of all scales of the learning rate."""
         self.lr_cool_until = 0
         """The first boundary at which a command that only scales them is accepted again."""
+        self.clip_cool_until = 0
+        """The first boundary at which another limit of the gradient norm is accepted."""
         self._times: deque[float] = deque()
         self._targets: Counter[int] = Counter()
         self._attempts: dict[bool, deque[float]] = {True: deque(), False: deque()}
@@ -82,6 +88,8 @@ class Budget:
         if len(attempts) >= limits.max_attempts:
             return f"too many commands: {len(attempts)} in {limits.attempt_seconds:.0f} s"
         if command.kind in SCALING and (reason := self._lr_objection(command)):
+            return reason
+        if command.kind == "clip" and command.max_norm and (reason := self._clip_objection(command)):
             return reason
         if not is_rollback:
             return ""
@@ -110,6 +118,17 @@ class Budget:
             )
         return ""
 
+    def _clip_objection(self, command: Command) -> str:
+        least, most = self.limits.max_norms
+        if not least <= command.max_norm <= most:
+            return f"the gradient norm would be limited to {command.max_norm:g}; {least:g} to {most:g} is allowed"
+        if command.boundary < self.clip_cool_until:
+            return (
+                f"the limit of the gradient norm was set a short while ago and cools down until step "
+                f"{self.clip_cool_until}, the boundary is {command.boundary}"
+            )
+        return ""
+
     def attempt(self, command: Command, now: float) -> None:
         """The rank is armed for the command."""
         self._attempts[command.kind == "rollback"].append(now)
@@ -119,6 +138,8 @@ class Budget:
         if command.kind in SCALING and command.lr_scale != 1.0:
             self.lr_scale *= command.lr_scale
             self.lr_cool_until = command.boundary + self.limits.cool_steps
+        if command.kind == "clip" and command.max_norm:
+            self.clip_cool_until = command.boundary + self.limits.cool_steps
         if command.kind != "rollback":
             return
         self._times.append(now)

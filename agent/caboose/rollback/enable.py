@@ -15,6 +15,7 @@ import torch
 
 from caboose.observe.loader import BatchSkip
 from caboose.report.session import Session
+from caboose.rollback.applied_clip import AppliedClip
 from caboose.rollback.brake import Brake
 from caboose.rollback.budget import Limits
 from caboose.rollback.collaborators import Hunts, Saves
@@ -72,6 +73,7 @@ def engage(
         has_secret=settings.secret is not None,
         checkpointer=checkpointer,
         hunter=hunter,
+        clip=AppliedClip(model, optimizers, scaler=scaler, world=world),
     )
     brake.engage(
         Coordinator(

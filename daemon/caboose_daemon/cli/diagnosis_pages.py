@@ -63,6 +63,7 @@ def _facts(incident: dict[str, Any]) -> Table:
     others = {m["rule"]: m["onset_step"] for m in incident["members"] if m["rule"] != incident["rule"]}
     if others:
         table.add_row("with it", ", ".join(f"{rule} (step {step})" for rule, step in others.items()))
+    table.add_row("read", f"caboose rules show {incident['rule']}, or docs/rules.md#{incident['rule']}")
     ack = incident["acknowledged"]
     if ack is not None:
         table.add_row("acknowledged", f"{ack['by'] or 'unknown user'}: {ack['reason']}")
@@ -80,6 +81,7 @@ def _causes(diagnosis: dict[str, Any], width: int) -> Group:
     lines = [*_lines("hunted", diagnosis.get("hunts", ()))]
     lines += [*_lines("unlikely to help", (f"{r['advice']}: {r['why']}" for r in diagnosis["refusals"]))]
     lines += _lines("missing data", diagnosis["missing"])
+    lines += _lines("numbers", diagnosis.get("numbers", ()))
     if lines:
         table = _table()
         for name, text in lines:

@@ -22,7 +22,7 @@ from caboose_daemon.cli.options import (
 )
 from caboose_daemon.offline.runs.past import between_incidents, remember, rollback_totals
 from caboose_daemon.offline.runs.source import MAX_NAMES
-from caboose_daemon.offline.trying.knowledge import similar, tried
+from caboose_daemon.offline.trying.knowledge import similar, tried, when_to_stop
 
 UNITS = {"h": 3600.0, "d": 86_400.0, "w": 7 * 86_400.0}
 DEFAULT_NUM = 50
@@ -98,6 +98,7 @@ def history(
         "tried": known[:num],
         "changes": between[:num],
         "rollback": totals,
+        "stop": when_to_stop(known) if like is not None else "",
     }
     if as_json:
         print_json(answer)

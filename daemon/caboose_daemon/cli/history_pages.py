@@ -44,6 +44,8 @@ def _known(answer: Json) -> Iterator[RenderableType]:
         if rows:
             yield Text(f"\n{title}", "bold")
             yield from (Text(f"  {row}") for row in rows[:MAX_KNOWN])
+    if answer.get("stop"):
+        yield Text(f"\n{answer['stop']}", "yellow")
 
 
 def _table(rows: list[Json], width: int) -> Table:

@@ -80,19 +80,49 @@ def rollback(job: str | None, to: int | None, skip: int, lr_scale: float, **how:
     carry_out(Asked(job, "rollback", body), **how)
 
 
-@click.command(epilog=example("caboose apply llama-7b", "caboose apply llama-7b --lr-scale 0.5 --dry-run"))
+class ClipLimit(click.ParamType[float]):
+    """A limit of the gradient norm above 0, or `off`."""
+
+    name = "norm"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The limit; 0 for `off`."""
+        if value == "off":
+            return 0.0
+        try:
+            limit = float(value)
+        except ValueError:
+            limit = math.nan
+        if not 0.0 < limit < math.inf:
+            self.fail(f"{value!r}: give a norm above 0, such as 1.0, or off", param, ctx)
+        return limit
+
+
+@click.command(
+    epilog=example(
+        "caboose apply llama-7b",
+        "caboose apply llama-7b --lr-scale 0.5 --dry-run",
+        "caboose apply llama-7b --clip 1.0",
+        "caboose apply llama-7b --clip off",
+    )
+)
 @click.argument("job", required=False)
 @click.option("--lr-scale", metavar="X", type=float, help="Multiply the learning rate by this.")
+@click.option("--clip", metavar="NORM|off", type=ClipLimit(), help="Limit the gradient norm to this, or no longer.")
 @request_options
-def apply(job: str | None, lr_scale: float | None, **how: Any) -> None:
-    """Multiply a run's learning rate, on all ranks at the same step or on none. Without JOB: the only one.
+def apply(job: str | None, lr_scale: float | None, clip: float | None, **how: Any) -> None:
+    """Change a run's learning rate or clipping, on all ranks at the same step or on none. Without JOB: the only one.
 
-    Without --lr-scale, the command suggests the factor from the diagnosis of an open incident, if there is one, and
-    asks before it sends it.
+    Without --lr-scale and --clip, the command suggests the factor from the diagnosis of an open incident, if there is
+    one, and asks before it sends it.
 
     Exit codes: 0 done (or shown, with --dry-run), 1 refused, aborted or no answer in time, 2 cannot ask.
     """
+    if lr_scale is not None and clip is not None:
+        raise click.UsageError("give --lr-scale or --clip: one change at a time, so that its effect can be seen")
     job = the_job(job, how["address"])
+    if clip is not None:
+        carry_out(Asked(job, "commands", {"kind": "clip", "max_norm": clip}), **how)
     if lr_scale is None:
         lr_scale = _suggested_scale(job, **how)
     carry_out(Asked(job, "commands", {"kind": "scale_lr", "lr_scale": lr_scale}), **how)

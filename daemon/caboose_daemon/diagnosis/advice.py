@@ -141,6 +141,26 @@ GROUP_NORM = Remedy(
     "a norm that does not depend on the batch, where batches are small",
     "norm = nn.GroupNorm(num_groups=8, num_channels=64)",
 )
+BATCH_NORM = Remedy(
+    "batch norm after each convolution, with batches of 16 samples or more",
+    "block = nn.Sequential(nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64), nn.ReLU())",
+)
+LAYER_NORM = Remedy(
+    "layer norm before each block of a transformer or RNN: it needs no batch",
+    "block = nn.Sequential(nn.LayerNorm(inputs.shape[-1]), nn.Linear(inputs.shape[-1], 64), nn.GELU())",
+)
+SHARPNESS_AWARE = Remedy(
+    "a step of SAM: the gradient where the loss is highest nearby, which leads to flatter minima",
+    "grads = torch.autograd.grad(F.cross_entropy(model(inputs), targets), list(model.parameters())); "
+    "radius = 0.05 / torch.nn.utils.get_total_norm(grads); "
+    "moves = [(p, radius * g) for p, g in zip(model.parameters(), grads)]; "
+    "[p.data.add_(e) for p, e in moves]; optimizer.zero_grad(); "
+    "F.cross_entropy(model(inputs), targets).backward(); [p.data.sub_(e) for p, e in moves]; optimizer.step()",
+)
+ADAPTIVE = Remedy(
+    "an optimizer that scales each parameter's step, where SGD zigzags between steep and flat directions",
+    "optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)",
+)
 ACCUMULATE = Remedy(
     "a larger batch by accumulation, at the same memory",
     "(loss / 4).backward(); step % 4 == 0 and (optimizer.step(), optimizer.zero_grad())",
@@ -151,6 +171,10 @@ CLASS_WEIGHTS = Remedy(
     "loss = F.cross_entropy(logits, targets, weight=counts.sum() / (len(counts) * counts))",
 )
 LEAKY = Remedy("an activation that never blocks the gradient", "activation = nn.LeakyReLU(0.01)")
+RAISE_LR = Remedy(
+    "twice to ten times the rate for a few hundred steps, where the gradient norm is healthy and the loss stands",
+    "for group in optimizer.param_groups: group['lr'] *= 3",
+)
 LOWER_LR = Remedy("half of the rate", "for group in optimizer.param_groups: group['lr'] *= 0.5")
 SEED = Remedy("the same run with another seed: is the difference more than luck", "torch.manual_seed(1)")
 
@@ -164,7 +188,7 @@ REMEDIES: Mapping[str, tuple[Remedy, ...]] = {
     "dying_relu": (LEAKY, KAIMING, LOWER_LR),
     "exploding_gradients": (
         *(CLIP_BY_ARCHITECTURE, CLIP_VALUE, WARMUP_COSINE, SPECTRAL_NORM),
-        *(ORTHOGONAL, RECURRENT_ORTHOGONAL, GRU),
+        *(ORTHOGONAL, RECURRENT_ORTHOGONAL, GRU, LAYER_NORM, BATCH_NORM),
     ),
     "labels_shuffled": (MIXUP,),
     "lr_decayed": (WARMUP_COSINE, ONE_CYCLE, _on_plateau(), CYCLIC),
@@ -172,19 +196,20 @@ REMEDIES: Mapping[str, tuple[Remedy, ...]] = {
     "lr_too_low": (ONE_CYCLE, CYCLIC, LINEAR_SCALING),
     "memorising": (
         *(EARLY_STOPPING, ADAMW, DROPOUT, AUGMENTATION, TRANSFER, LABEL_SMOOTHING, K_FOLD, ENSEMBLE),
-        *(SGD_FINE, WEIGHT_AVERAGE),
+        *(SGD_FINE, WEIGHT_AVERAGE, SHARPNESS_AWARE),
     ),
-    "momentum_too_high": (WARMUP_COSINE,),
-    "optimizer_unsuited": (ADAMW, MOMENTUM, WARMUP_COSINE),
+    "momentum_too_high": (WARMUP_COSINE, LOWER_LR),
+    "optimizer_unsuited": (ADAPTIVE, MOMENTUM, WARMUP_COSINE),
     "outlier_batch": (HUBER, CLIP_VALUE),
     "overconfident": (LABEL_SMOOTHING, EARLY_STOPPING, MIXUP, ENSEMBLE),
     "over_regularised": (ADAMW,),
+    "rate_not_scaled": (LINEAR_SCALING, SQUARE_ROOT_SCALING, WARMUP_COSINE),
     "risky_settings": (ADAMW, WARMUP_COSINE),
-    "saddle": (CYCLIC, MOMENTUM, ORTHOGONAL, ONE_CYCLE),
+    "saddle": (RAISE_LR, CYCLIC, MOMENTUM, ORTHOGONAL, ONE_CYCLE),
     "schedule_jump": (WARMUP_COSINE, ONE_CYCLE),
     "too_little_capacity": (TRANSFER, RESIDUAL, GRU),
     "validation_shift": (K_FOLD, AUGMENTATION),
-    "vanishing_depth": (RESIDUAL, KAIMING, ORTHOGONAL, GRU, LEAKY),
+    "vanishing_depth": (RESIDUAL, KAIMING, ORTHOGONAL, GRU, RECURRENT_ORTHOGONAL, LEAKY, BATCH_NORM, LAYER_NORM),
     "weights_decay_away": (ADAMW,),
     "class_imbalance": (CLASS_WEIGHTS,),
 }

@@ -128,6 +128,13 @@ FAR_OFF = 3.0
 """First loss over chance that no usual initialisation and no usual input gives."""
 
 
+def first_loss(case: Case) -> float | None:
+    """The first loss that is kept; None where there is none."""
+    losses = case.curve("loss")
+    losses = losses[np.isfinite(losses)]
+    return float(losses[0]) if len(losses) else None
+
+
 def first_excess(case: Case) -> float | None:
     """The loss of the untrained model over that of a guess; None where either is not known."""
     chance = case.chance

@@ -28,6 +28,7 @@ from caboose_daemon.diagnosis.calibration import UNMEASURED, calibrated
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import STRONG, Cause, Evidence
 from caboose_daemon.diagnosis.causes import CAUSES
+from caboose_daemon.diagnosis.recent_numbers import recent_numbers
 from caboose_daemon.diagnosis.refusals import refuse
 from caboose_daemon.incidents.causal_links import STANDS_STILL
 from caboose_daemon.incidents.diagnosis_record import Diagnosis, RankedCause
@@ -106,6 +107,7 @@ def diagnose(case: Case, causes: Iterable[Cause] = CAUSES, *, with_possible: boo
         refusals=tuple(refusals),
         missing=tuple(_missing(case)),
         hunts=tuple(hunt.summary for hunt in case.hunts[:MAX_HUNTS]),
+        numbers=tuple(recent_numbers(case)),
     )
 
 

@@ -135,6 +135,13 @@ CATALOGUE: dict[str, AlertEntry] = {
         "Do not delete old checkpoints.",
         SLOW,
     ),
+    "generalisation_gap": AlertEntry(
+        "training is far better than validation, which no longer improves",
+        "Check that validation data is prepared as training data. Then add data, augmentation, weight decay or"
+        " dropout.",
+        "Do not train longer or use a larger model.",
+        SLOW,
+    ),
     "underfitting": AlertEntry(
         "training and validation loss are both high and flat",
         "Check that the model can overfit a small subset. Then try a larger model or less regularisation.",

@@ -36,9 +36,9 @@ CONSEQUENCES: Mapping[str, frozenset[str]] = {
     "bad_batch": BREAKS | {"rank_outlier", "activation_collapse"},
     "straggler": frozenset({"throughput_regression", "job_stalled"}),
     "data_starved": frozenset({"throughput_regression", "job_stalled", "straggler"}),
-    "eval_mode": STANDS_STILL | {"overfitting", "metric_divergence"},
+    "eval_mode": STANDS_STILL | {"overfitting", "generalisation_gap", "metric_divergence"},
     "frozen_parameters": STANDS_STILL
-    | {"lr_too_low", "gradient_vanishing", "metric_divergence", "overfitting"}
+    | {"lr_too_low", "gradient_vanishing", "metric_divergence", "overfitting", "generalisation_gap"}
     | IN_LAYERS,
     "lr_schedule": BREAKS
     | STANDS_STILL
@@ -67,14 +67,15 @@ CONSEQUENCES: Mapping[str, frozenset[str]] = {
     "batch_size": STANDS_STILL | {"oscillation", "lr_too_low"},
     "noise_growth": frozenset({"batch_size", "oscillation", "plateau"}),
     "oscillation": frozenset({"plateau", "loss_spike", "clipping", "dead_units", "saturation", "activation_collapse"})
-    | {"overfitting", "metric_divergence"},  # a validation sees the weights in mid-swing
+    | {"overfitting", "generalisation_gap", "metric_divergence"},  # a validation sees the weights in mid-swing
     "not_learning": frozenset({"underfitting", "metric_divergence", "plateau"}) | IN_LAYERS,
     "plateau": frozenset({"underfitting", "metric_divergence"}),
-    "metric_divergence": frozenset({"overfitting"}),
-    "data_repetition": frozenset({"overfitting", "metric_divergence"}),
+    "metric_divergence": frozenset({"overfitting", "generalisation_gap"}),
+    "data_repetition": frozenset({"overfitting", "generalisation_gap", "metric_divergence"}),
     "overfitting": frozenset(
-        {"metric_divergence", "saturation", "data_repetition"}
+        {"metric_divergence", "generalisation_gap", "saturation", "data_repetition"}
     ),  # answers that are certain saturate units
+    "generalisation_gap": frozenset({"overfitting", "metric_divergence"}),
     "underfitting": frozenset({"plateau"}),
     "throughput_regression": frozenset({"job_stalled"}),
     "job_stalled": frozenset(),
@@ -118,17 +119,30 @@ EXTREME: Mapping[str, frozenset[str]] = {
     | {"divergence", "loss_spike", "metric_divergence"},
     "norm_of_few": BREAKS
     | STANDS_STILL
-    | {"oscillation", "clipping", "gradient_vanishing", "metric_divergence", "overfitting"},
+    | {"oscillation", "clipping", "gradient_vanishing", "metric_divergence"}
+    | {"overfitting", "generalisation_gap"},
     "kept_gradients": CONSEQUENCES["lr_too_high"]
-    | {"lr_too_high", "lr_too_low", "gradient_explosion", "overfitting", "loss_scale_collapse", "batch_size"},
-    "no_steps": STANDS_STILL | {"lr_too_low", "frozen_parameters", "metric_divergence", "lr_schedule", "overfitting"},
-    "frozen_at_random": CONSEQUENCES["frozen_parameters"] | {"frozen_parameters", "overfitting"},
+    | {
+        "lr_too_high",
+        "lr_too_low",
+        "gradient_explosion",
+        "overfitting",
+        "generalisation_gap",
+        "loss_scale_collapse",
+        "batch_size",
+    },
+    "no_steps": STANDS_STILL
+    | {"lr_too_low", "frozen_parameters", "metric_divergence", "lr_schedule", "overfitting", "generalisation_gap"},
+    "frozen_at_random": CONSEQUENCES["frozen_parameters"] | {"frozen_parameters", "overfitting", "generalisation_gap"},
     "lost_updates": STANDS_STILL | {"lr_too_low", "frozen_parameters", "metric_divergence"},
-    "softmax_twice": STANDS_STILL | {"lr_too_low", "gradient_vanishing", "metric_divergence", "overfitting"},
-    "wrong_loss": CONSEQUENCES["lr_too_high"] | {"lr_too_high", "gradient_explosion", "overfitting", "batch_size"},
-    "large_inputs": CONSEQUENCES["lr_too_high"] | {"lr_too_high", "gradient_explosion", "lr_too_low", "overfitting"},
+    "softmax_twice": STANDS_STILL
+    | {"lr_too_low", "gradient_vanishing", "metric_divergence", "overfitting", "generalisation_gap"},
+    "wrong_loss": CONSEQUENCES["lr_too_high"]
+    | {"lr_too_high", "gradient_explosion", "overfitting", "generalisation_gap", "batch_size"},
+    "large_inputs": CONSEQUENCES["lr_too_high"]
+    | {"lr_too_high", "gradient_explosion", "lr_too_low", "overfitting", "generalisation_gap"},
     "linear": STANDS_STILL | {"metric_divergence"},
-    "one_class": STANDS_STILL | {"overfitting", "metric_divergence"},
+    "one_class": STANDS_STILL | {"overfitting", "generalisation_gap", "metric_divergence"},
 }
 """Likewise for values that hardly any run learns with: what they can cause is attributed to them at any step."""
 ORDER: Mapping[str, int] = {rule: place for place, rule in enumerate(CONSEQUENCES)}

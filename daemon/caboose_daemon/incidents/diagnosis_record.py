@@ -47,6 +47,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """What further evidence would have helped, and how to get it next time."""
     hunts: tuple[str, ...] = ()
     """What running the batch again has shown: one line per rank that found something."""
+    numbers: tuple[str, ...] = ()
+    """The numbers of the last steps beside what is usual for them."""
 
     @property
     def best(self) -> RankedCause | None:

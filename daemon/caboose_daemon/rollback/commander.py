@@ -99,6 +99,7 @@ class Commander:
             onset=decision.onset or 0,
             skip=decision.skip,
             lr_scale=decision.lr_scale,
+            max_norm=decision.max_norm,
             expires=expires,
             reason=_reason(decision),
         )

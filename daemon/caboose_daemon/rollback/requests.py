@@ -1,4 +1,4 @@
-"""Manual requests: a rollback, a learning rate change, a snapshot, a checkpoint, a hunt, a stop.
+"""Manual requests: a rollback, a learning rate, a limit of the gradient norm, a snapshot, a checkpoint, a hunt, a stop.
 
 Design
 ------
@@ -28,6 +28,8 @@ from caboose_wire.rollback import CommandKind
 MAX_SKIP = 100_000
 SCALES = (1e-3, 10.0)
 """Allowed learning rate factors; anything outside is taken for a typing error."""
+NORMS = (1e-3, 1e4)
+"""Allowed limits of the gradient norm; the ranks have the same bounds."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,8 @@ class ManualRequest:
     """The snapshot's step; None for the newest untainted one."""
     skip: int = 0
     lr_scale: float = 1.0
+    max_norm: float = 0.0
+    """For `clip`; 0 takes the limit away."""
     is_dry: bool = False
     by: str = ""
 
@@ -50,6 +54,8 @@ class ManualRequest:
             return f"lr_scale = {self.lr_scale}: give {SCALES[0]:g} to {SCALES[1]:g}"
         if self.kind == "scale_lr" and self.lr_scale == 1.0:
             return "lr_scale = 1: this changes nothing; give another factor"
+        if self.kind == "clip" and self.max_norm and not NORMS[0] <= self.max_norm <= NORMS[1]:
+            return f"max_norm = {self.max_norm}: give {NORMS[0]:g} to {NORMS[1]:g}, or 0 for none"
         if self.to is not None and not 0 <= self.to <= 2**53:
             return f"to = {self.to}: give the step of a snapshot"
         return ""
@@ -86,6 +92,7 @@ class Requests:
             by=request.by[:64] or "unknown",
             skip=request.skip if request.kind == "rollback" else 0,
             lr_scale=request.lr_scale,
+            max_norm=request.max_norm if request.kind == "clip" else 0.0,
         )
         problem = request.problem() or self._obstacle(job, attempt, request)
         if problem or attempt is None:
@@ -143,6 +150,8 @@ class Requests:
             return f"skip = {request.skip}: the loader is not watched (monitor.watch), so no batch can be skipped"
         if request.kind == "checkpoint" and not all(h.can_checkpoint for h in record.holdings.values()):
             return "the run has no checkpoint directory (attach(..., checkpoints=...))"
+        if request.kind == "clip" and not all(h.can_clip for h in record.holdings.values()):
+            return "gradients cannot be clipped on all ranks (docs/rollback.md): sharded, or an agent too old"
         if request.kind == "hunt" and not can_hunt(job, attempt):
             return "the run keeps no batches for a hunt (attach(..., hunt=True)), or its hunt budget is spent"
         return ""

@@ -23,6 +23,7 @@ NAMES: dict[CommandKind, str] = {
     "snapshot": "take a snapshot",
     "checkpoint": "save a checkpoint",
     "scale_lr": "scale the learning rate",
+    "clip": "limit the gradient norm",
     "stop": "stop",
     "hunt": "hunt for the first bad number",
 }
@@ -66,6 +67,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """The step whose batch a hunt reruns."""
     skip: int = 0
     lr_scale: float = 1.0
+    max_norm: float = 0.0
+    """The limit of the gradient norm, for `clip`; 0 takes it away."""
     attribution: Attribution | None = None
     """What the problem was attributed to, where that changed the decision."""
     why: tuple[str, ...] = ()
@@ -130,6 +133,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def summary(self) -> str:
         what = NAMES[self.kind]
+        if self.kind == "clip":
+            what = f"{what} to {self.max_norm:g}" if self.max_norm else "take the limit of the gradient norm away"
         if self.kind == "rollback" and self.target is not None:
             what = f"roll back to step {self.target}"
         if self.kind == "hunt" and self.onset is not None:

@@ -14,6 +14,7 @@ from caboose_daemon.rules.embedding_growth import EmbeddingGrowth
 from caboose_daemon.rules.eval_mode import EvalMode
 from caboose_daemon.rules.expert_collapse import ExpertCollapse
 from caboose_daemon.rules.frozen_parameters import FrozenParameters
+from caboose_daemon.rules.generalisation_gap import GeneralisationGap
 from caboose_daemon.rules.gradient_explosion import GradientExplosion
 from caboose_daemon.rules.gradient_vanishing import GradientVanishing
 from caboose_daemon.rules.job_stalled import JobStalled
@@ -56,6 +57,7 @@ RULES: tuple[type[AnyRule], ...] = (
     Plateau,
     Oscillation,
     Overfitting,
+    GeneralisationGap,
     Underfitting,
     MetricDivergence,
     DataRepetition,

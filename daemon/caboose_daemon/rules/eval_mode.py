@@ -1,4 +1,4 @@
-"""eval_mode: the model, its norms or its dropouts are in eval mode during training.
+"""eval_mode: the model, its norms or its dropouts are in eval mode during training, or in train mode in evaluations.
 
 Design
 ------
@@ -10,6 +10,9 @@ partly frozen model, belong to a backbone that was put into eval mode on purpose
 An evaluation with gradients enabled looks like one training step in eval mode, each time a validation is reported; or,
 where it runs after the step boundary, like forwards in eval mode before that of the next step. It only wastes memory,
 and is an info.
+
+An evaluation in train mode changes the statistics of batch norms with validation data, and its results depend on
+dropout: forwards without gradients, in train mode, each time a validation is reported and at no other time.
 """
 
 from collections.abc import Sequence
@@ -19,6 +22,7 @@ from caboose_daemon.rules.parts.finding import Finding, Severity
 from caboose_daemon.rules.parts.lasting_rule import LastingRule
 from caboose_daemon.rules.parts.origins import list_ranks
 from caboose_daemon.rules.parts.rule import RuleConfig
+from caboose_daemon.rules.parts.train_evaluations import TrainEvaluations
 from caboose_daemon.steps.aligned import AlignedStep
 from caboose_daemon.steps.view import JobView
 from caboose_wire import Layer, Mode
@@ -31,7 +35,7 @@ class EvalModeConfig(RuleConfig):
     persist_steps: int = 3
     """Steps in a row in the wrong mode before it is reported, and in the right one before it is resolved."""
     evaluations: int = 2
-    """Evaluations in a row with gradients enabled before that is reported."""
+    """Evaluations in a row with gradients enabled, or in train mode, before that is reported."""
 
 
 class EvalMode(LastingRule[EvalModeConfig]):
@@ -49,6 +53,7 @@ class EvalMode(LastingRule[EvalModeConfig]):
         self._num_good = 0
         self._num_evaluations = 0
         self._evaluated = -1
+        self._train_evaluations = TrainEvaluations()
         self._began = 0
 
     def observe(self, view: JobView) -> Finding | None:
@@ -61,6 +66,9 @@ class EvalMode(LastingRule[EvalModeConfig]):
             self._is_part_frozen = any(not layer.trainable for layer in view.layers)
         bad = self._bad_modes(view, step) if step.odd_modes else {}
         is_evaluation = "evaluation" in view.regime.active
+        in_train_mode = self._in_train_mode(step, is_evaluation=is_evaluation)
+        if in_train_mode is not None:
+            return in_train_mode
         if is_evaluation and not self._num_bad and (self._last is None or "evaluations" in self._last.values):
             return self._after_evaluation(step.step, bad or _with_evaluations(step))
         if not bad:
@@ -70,6 +78,20 @@ class EvalMode(LastingRule[EvalModeConfig]):
             self._began = self._evaluated if self._evaluated == step.step - 1 else step.step
         self._num_bad, self._num_good = self._num_bad + 1, 0
         return self._report(step, bad) if self._num_bad >= self.config.persist_steps else None
+
+    def _in_train_mode(self, step: AlignedStep, *, is_evaluation: bool) -> Finding | None:
+        """A finding where the last evaluations ran in train mode, or the end of one."""
+        seen, is_known = self._train_evaluations, self._last is not None and "in_train_mode" in self._last.values
+        forwards = max((mode.num_train_evaluations for mode in step.odd_modes.values()), default=0)
+        seen.observe(num_forwards=forwards, is_evaluation=is_evaluation)
+        if seen.num >= self.config.evaluations and (self._last is None or is_known):
+            what = f"model in train mode in the last {seen.num} evaluations, where batch norms learn and dropout acts: "
+            text = f"{what}call model.eval() before, and model.train() after"
+            values = {"in_train_mode": float(seen.num)}
+            return self._found(Severity.WARNING, step.step, text, phase="forward", values=values)
+        if not is_known:
+            return None
+        return self._last if seen.num else self._resolved(step.step, "last evaluation ran in eval mode")
 
     def _calm(self, step: int) -> Finding | None:
         if self._last is None or "evaluations" in self._last.values or self._num_good < self.config.persist_steps:

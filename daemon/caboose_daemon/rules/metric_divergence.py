@@ -2,12 +2,13 @@
 
 Design
 ------
-Six conditions, each over several evaluations:
+Eight conditions, each over several evaluations:
 
 - the loss rises while accuracy stays: the model is over-confident, its probabilities are no longer calibrated;
 - the loss falls while accuracy stays, below what it could be: what is learned is not what is measured;
 - the loss is exactly the same between evaluations while the weights moved: it is cached, or not evaluated;
 - the metric is at chance while the loss is good: the metric itself is wrong;
+- the same two of training: its loss falls while its accuracy stays, or is good while its accuracy is at chance;
 - the training loss stays high while the evaluations are answered far better than it allows, and no dropout makes
   training samples harder: training labels are wrong, where those of the evaluation are right;
 - the loss is far above the training loss before any sample could be memorised: the data differs, or is prepared
@@ -15,7 +16,9 @@ Six conditions, each over several evaluations:
   depends on the size of the batch.
 
 Exact equality is tested on the numbers as reported; a rounded log may repeat one by chance, hence more than two in a
-row. The metric is the first one whose name means that higher is better. The finding's values name the condition.
+row. Where all values have few decimals, equal ones count only once the training loss has fallen by a tenth meanwhile.
+At its ceiling a metric has nowhere to go, whatever the loss does. The metric is the first one whose name means that
+higher is better. The finding's values name the condition.
 """
 
 import math
@@ -23,7 +26,9 @@ from dataclasses import dataclass
 
 from caboose_daemon.rules.parts.chance import known, right_at
 from caboose_daemon.rules.parts.finding import Finding, Severity
+from caboose_daemon.rules.parts.rounding import Rounding
 from caboose_daemon.rules.parts.rule import Rule, RuleConfig
+from caboose_daemon.rules.parts.training_divergence import TrainingDivergence
 from caboose_daemon.rules.parts.validation import Validation, of_events
 from caboose_daemon.steps.settings import as_text
 from caboose_daemon.steps.view import JobView
@@ -40,6 +45,10 @@ SURELY_BETTER = 0.15
 """Accuracy above that which the training loss allows."""
 CEILING = 0.95
 """A score above this has little room to rise."""
+PERFECT = 0.995
+"""A score above this is no sign of a model that is too sure of its answers."""
+MOVED = 0.9
+"""Share of the training loss at the first of equal rounded evaluations, below which the weights have moved."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +75,10 @@ class MetricDivergenceConfig(RuleConfig):
     """Metric over chance (1 / num_classes) below which it is at chance."""
 
 
+KINDS = ("calibration", "stalled", "equal", "chance", "apart", "noisy", "train_chance", "train_stalled")
+"""The conditions; also keys of the finding's values."""
+
+
 class MetricDivergence(Rule[MetricDivergenceConfig]):
     """Validation loss and metric that disagree."""
 
@@ -83,7 +96,11 @@ class MetricDivergence(Rule[MetricDivergenceConfig]):
         self._last_step = -1
         self._still_since: tuple[float, float] | None = None
         """Score and loss when the score last changed."""
-        self._counts = dict.fromkeys(("calibration", "stalled", "equal", "chance", "apart", "noisy"), 0)
+        self._counts = dict.fromkeys(KINDS, 0)
+        self._rounding = Rounding()
+        self._train_when_equal = math.nan
+        """The training loss at the first of the evaluations that are equal."""
+        self._training = TrainingDivergence(config.fall, config.hold, CEILING, config.chance)
         self._train = math.nan
         """The recent training loss."""
         self._noisy_since = (-1, math.inf)
@@ -104,7 +121,12 @@ class MetricDivergence(Rule[MetricDivergenceConfig]):
             self._train = math.nan  # what it was before says nothing about the model that is evaluated now
         elif (train := step.finite_loss) is not None:
             self._train = train if math.isnan(self._train) else self._train + (train - self._train) / TRAIN_MEMORY
-        if not view.events:
+        is_judged = bool(view.events)
+        if self._training.add(step.finite_loss, step.metrics):
+            is_judged = True
+            self._count("train_stalled", self._training.is_stalled)
+            self._count("train_chance", self._training.is_at_chance(known(view)))
+        if not is_judged:
             return self._finding(step.step, "open") if self._onset is not None else None
         for validation in of_events(view.events):
             self._num_to_wait = max(0, self._num_to_wait - 1)
@@ -130,9 +152,9 @@ class MetricDivergence(Rule[MetricDivergenceConfig]):
 
     def _evaluate(self, validation: Validation, step: int, num_classes: float | None) -> None:
         loss, scored = validation.loss, validation.score
-        self._count("equal", loss == self._last_loss and step > self._last_step)
-        self._last_loss, self._last_step = loss, step
+        self._count_equal(loss, step)
         if math.isfinite(loss):
+            self._rounding.add(loss)
             self._best_loss = min(self._best_loss, loss)
         if scored is None or not (math.isfinite(loss) and math.isfinite(scored[1])):
             return
@@ -140,11 +162,19 @@ class MetricDivergence(Rule[MetricDivergenceConfig]):
         self._best_score = max(self._best_score, score)
         self._values = {"loss": loss, "score": score, "best_loss": self._best_loss, "best_score": self._best_score}
         holds = score >= self._best_score - self.config.hold * abs(self._best_score)
-        self._count("calibration", holds and loss > (1 + self.config.rise) * self._best_loss > 0)
+        self._count("calibration", holds and score < PERFECT and loss > (1 + self.config.rise) * self._best_loss > 0)
         self._count("stalled", self._is_stalled(score, loss))
         is_known = num_classes is not None and num_classes >= 2
         is_at_chance = is_known and score < self.config.chance / (num_classes or 1)
         self._count("chance", is_at_chance and loss < 0.5 * math.log(num_classes or 1))
+
+    def _count_equal(self, loss: float, step: int) -> None:
+        is_equal = loss == self._last_loss and step > self._last_step
+        if not is_equal:
+            self._train_when_equal = self._train
+        if not is_equal or not self._rounding.is_coarse_at(loss) or self._train < MOVED * self._train_when_equal:
+            self._count("equal", is_equal)
+        self._last_loss, self._last_step = loss, step
 
     def _is_apart(self, view: JobView, step: int, loss: float) -> bool:
         """Whether the validation loss is far above the training loss while samples are new."""
@@ -205,6 +235,12 @@ class MetricDivergence(Rule[MetricDivergenceConfig]):
         if kind == "noisy":
             seen = f"validation accuracy {v['score']:.3g} with a loss of {v['loss']:.4g}"
             return f"training loss stays at {self._train:.4g} against {seen}: training labels may be wrong"
+        if kind in ("train_stalled", "train_chance"):
+            self._values |= {"train": self._training.loss, "train_score": self._training.score}
+            at = f"training accuracy {self._training.score:.3g}"
+            if kind == "train_chance":
+                return f"{at} is that of a guess with a training loss of {self._training.loss:.4g}: bug in the metric?"
+            return f"training loss fell to {self._training.loss:.4g} while {at} stays"
         if kind == "stalled":
             return f"validation loss fell to {v['loss']:.4g} while the metric stays at {v['score']:.4g}"
         return f"metric at chance ({v['score']:.4g}) with a good validation loss of {v['loss']:.4g}: bug in the metric?"

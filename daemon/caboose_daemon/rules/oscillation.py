@@ -9,30 +9,28 @@ average minus the average of the average, which follows any steady fall. A step 
 makes each step react to the one before: the deviations alternate (strongly negative correlation) or swing in waves
 (positive correlation with many crossings of the level, which a drift does not have). The rule needs that correlation,
 an amplitude that matters against the level, and many swings, over a long exponential memory; a shrinking transient
-drops out of it.
+drops out of it (see `swings`). The finding states whether the swings grow, shrink or are steady.
 
-Deviations are those of the logarithm where the loss is positive, so that swings over orders of magnitude count fully.
-Each is limited to a few of its own scales: a single spike is no swing. They are compared with their neighbours in units
-of the recent scatter; otherwise the first fall of the run, which is the steepest, would dominate.
+The gradient norm is followed in the same way. It has more noise than the loss, and data that is sorted makes waves in
+it, so its swings alone are a note.
 
 A row of a log is often a mean over more steps than one swing takes, and neighbouring rows are then uncorrelated. There
 a run that was calm and has become restless (see `unrest`) oscillates as well. A log may be over in twenty rows, so that
 is followed from its first one; settling steps are left out of the correlation only.
 """
 
-import math
 from dataclasses import dataclass
 
 from caboose_daemon.rules.parts.finding import Finding, Severity
 from caboose_daemon.rules.parts.lasting import Lasting
 from caboose_daemon.rules.parts.rule import Rule, RuleConfig
+from caboose_daemon.rules.parts.swings import Swings
 from caboose_daemon.rules.parts.unrest import Unrest
+from caboose_daemon.steps.aligned import AlignedStep
 from caboose_daemon.steps.view import JobView
 
-LEVEL_MEMORY = 32.0
 SETTLING = frozenset({"startup", "warmup"})
 """Regimes in which the correlation of neighbouring steps is not measured."""
-CLIP = 3.0
 
 
 @dataclass(frozen=True)
@@ -51,12 +49,14 @@ class OscillationConfig(RuleConfig):
     """Steps in a row before it is reported."""
     growth: float = 5.0
     """Scatter of a log over the upper bound of its calmest one that is reported, where the level is no better."""
+    norm_amplitude: float = 0.3
+    """Standard deviation of the gradient norm's swings as a share of its level, times the correlation, for a note."""
     restless: float = 0.15
     """Scatter of a log, as a share of its level, that is needed as well."""
 
 
 class Oscillation(Rule[OscillationConfig]):
-    """A loss that oscillates beyond its noise."""
+    """A loss, or a gradient norm, that oscillates beyond its noise."""
 
     name = "oscillation"
     config_class = OscillationConfig
@@ -67,19 +67,9 @@ class Oscillation(Rule[OscillationConfig]):
 
     def __init__(self, config: OscillationConfig) -> None:
         super().__init__(config)
-        self._level: float | None = None
-        self._slow = 0.0
-        """The average of the level, which lags behind the level as much as the level behind the loss."""
-        self._is_positive = True
-        self._num = 0
-        self._last = 0.0
-        self._variance = 0.0
-        self._near = 0.0
-        """The recent variance, by which a deviation is scaled before it is compared with the one before."""
-        self._power = 0.0
-        self._product = 0.0
-        self._side = 0
-        self._swings = 0.0
+        self._swings = Swings(config.memory_steps)
+        self._norms = Swings(config.memory_steps)
+        self._norms_lasting = Lasting(config.persist_steps, config.persist_steps)
         self._lasting = Lasting(config.persist_steps, config.persist_steps)
         self._unrest = Unrest(config.growth, config.restless)
         self._restless_since: int | None = None
@@ -90,11 +80,14 @@ class Oscillation(Rule[OscillationConfig]):
         if step is None or (loss := step.finite_loss) is None:
             return None
         restless = self._follow_unrest(step.step, loss) if step.stands_for_many else None
-        if not SETTLING.isdisjoint(view.regime.active) or not self._follow(loss):
+        if not SETTLING.isdisjoint(view.regime.active):
             return restless
-        verdict = self._lasting.judge(step.step, self._is_swinging())
+        of_norms = self._follow_norm(step)
+        if not self._swings.follow(loss):
+            return restless or of_norms
+        verdict = self._lasting.judge(step.step, self._is_swinging(self._swings, self.config.amplitude))
         if verdict == "quiet":
-            return restless
+            return restless or of_norms
         return self._finding(step.step, verdict)
 
     def resume(self, finding: Finding) -> None:
@@ -123,63 +116,45 @@ class Oscillation(Rule[OscillationConfig]):
         self._restless_since = None if is_over else self._restless_since
         return finding
 
-    def _follow(self, loss: float) -> bool:
-        """Follows one loss; whether enough was seen to judge."""
-        if loss <= 0 and self._is_positive:
-            self._is_positive, self._level = False, None  # no logarithm any more: start again on the linear scale
-        value = math.log(loss) if self._is_positive else loss
-        if self._level is None:
-            self._level, self._slow, self._num = value, value, 0
-            self._variance = self._near = self._power = self._product = self._swings = 0.0
-        self._num += 1
-        rate = 1.0 / min(self._num, self.config.memory_steps)
-        deviation = value - (2.0 * self._level - self._slow)
-        share = max(1.0 / self._num, 1.0 / LEVEL_MEMORY)
-        self._level += share * (value - self._level)
-        self._slow += share * (self._level - self._slow)
-        if self._num > LEVEL_MEMORY:
-            most = CLIP * math.sqrt(self._variance) if self._variance > 0 else abs(deviation)
-            deviation = max(-most, min(most, deviation))
-        self._variance += rate * (deviation * deviation - self._variance)
-        self._near += share * (deviation * deviation - self._near)
-        scaled = deviation / math.sqrt(self._near) if self._near > 0 else 0.0
-        self._power += rate * (scaled * scaled - self._power)
-        self._product += rate * (scaled * self._last - self._product)
-        self._last = scaled
-        self._swings -= rate * self._swings
-        side = 1 if deviation > 0.5 * math.sqrt(self._variance) else -1 if deviation < 0 else self._side
-        if side != self._side:
-            self._side = side
-            self._swings += 0.5
-        return self._num > self.config.memory_steps
+    def _follow_norm(self, step: AlignedStep) -> Finding | None:
+        """A note while the gradient norm swings; a row of a log that stands for many steps averages that away."""
+        norm = step.finite_grad_norm
+        if norm is None or step.stands_for_many or not self._norms.follow(norm):
+            return None
+        verdict = self._norms_lasting.judge(step.step, self._is_swinging(self._norms, self.config.norm_amplitude))
+        if verdict == "quiet":
+            return None
+        swings, onset = self._norms, self._norms_lasting.onset
+        numbers = f"{100 * swings.amplitude:.0f} % of its level, correlation {swings.correlation:.2f}"
+        is_over = verdict == "resolved"
+        return Finding(
+            rule=self.name,
+            severity=self.capped(Severity.INFO),
+            step=step.step,
+            onset_step=step.step if onset is None else onset,
+            summary=f"gradient norm {'no longer ' * is_over}oscillates, {swings.trend}: swings of {numbers}",
+            state=verdict,
+            values={"norm_amplitude": swings.amplitude, "norm_correlation": swings.correlation},
+        )
 
-    @property
-    def _amplitude(self) -> float:
-        """Standard deviation of the swings as a share of the level."""
-        sigma = math.sqrt(self._variance)
-        return sigma if self._is_positive else sigma / max(abs(self._level or 0.0), 1e-12)
-
-    @property
-    def _correlation(self) -> float:
-        return self._product / self._power if self._power > 0 else 0.0
-
-    def _is_swinging(self) -> bool:
-        correlation = abs(self._correlation)
+    def _is_swinging(self, swings: Swings, amplitude: float) -> bool:
+        correlation = abs(swings.correlation)
         return (
             correlation > self.config.correlation
-            and self._amplitude * correlation > self.config.amplitude
-            and self._swings > self.config.min_swings
+            and swings.amplitude * correlation > amplitude
+            and swings.num_swings > self.config.min_swings
         )
 
     def _finding(self, step: int, verdict: str) -> Finding:
-        correlation = self._correlation
+        swings = self._swings
+        correlation = swings.correlation
         onset = self._lasting.onset if self._lasting.onset is not None else step
         how = "from step to step" if correlation < 0 else "in waves"
-        numbers = f"{100 * self._amplitude:.0f} % of its level, correlation {correlation:.2f}"
+        numbers = f"{100 * swings.amplitude:.0f} % of its level, correlation {correlation:.2f}"
         if verdict == "resolved":
             summary = f"loss no longer oscillates: swings of {numbers}"
         else:
-            summary = f"loss oscillates {how}: swings of {numbers}, since step {onset:,}"
+            summary = f"loss oscillates {how}, {swings.trend}: swings of {numbers}, since step {onset:,}"
         return Finding(
             rule=self.name,
             severity=self.capped(Severity.INFO if verdict == "resolved" else Severity.WARNING),
@@ -187,5 +162,10 @@ class Oscillation(Rule[OscillationConfig]):
             onset_step=onset,
             summary=summary,
             state=verdict,
-            values={"amplitude": self._amplitude, "correlation": correlation, "swings": self._swings},
+            values={
+                "amplitude": swings.amplitude,
+                "correlation": correlation,
+                "swings": swings.num_swings,
+                "growth_of_swings": swings.growth,
+            },
         )

@@ -12,7 +12,8 @@ And is there a reason to think that the run is not converged:
   the number of classes is known, because a fine-tuned model starts near its end. Without that, and where the start was
   not seen (the daemon was restarted, the run resumed), this cannot be judged.
 
-Where none of them holds, the run has converged and nothing is reported. A run that never fell is `not_learning`'s.
+Where none of them holds, the run has converged and nothing is reported; nor while an accuracy still rises (see
+`rising_score`). A run that never fell is `not_learning`'s.
 
 Logs have few rows, each for many steps, and often neither norm nor rate. There the length of the run itself is the
 reason: a loss that has stood still for three quarters of it (see `standstill`) is stuck, unless it fell so far before
@@ -29,6 +30,7 @@ from caboose_daemon.rules.parts.chance import known
 from caboose_daemon.rules.parts.curve import Curve, trend
 from caboose_daemon.rules.parts.finding import Finding, Severity
 from caboose_daemon.rules.parts.hindsight import is_too_early
+from caboose_daemon.rules.parts.rising_score import RisingScore
 from caboose_daemon.rules.parts.rule import Rule, RuleConfig
 from caboose_daemon.rules.parts.standstill import PART, standstill
 from caboose_daemon.rules.parts.validation import of_events
@@ -88,6 +90,7 @@ class Plateau(Rule[PlateauConfig]):
         self._peak_lr = 0.0
         self._lr = math.nan
         self._num_decayed = 0
+        self._score = RisingScore()
         self._summary = ""
         """What is reported; empty while nothing is."""
         self._onset = 0
@@ -98,6 +101,7 @@ class Plateau(Rule[PlateauConfig]):
         for evaluation in of_events(view.events) if view.events else ():
             if math.isfinite(evaluation.loss):
                 self._evaluations.add(evaluation.loss)
+        self._score.observe(view)
         if step is None or (loss := step.finite_loss) is None:
             return None
         self._follow(step.lr, step.finite_grad_norm)
@@ -113,6 +117,7 @@ class Plateau(Rule[PlateauConfig]):
             began = step.step
             if is_log and not reason and (reason := self._stands_still(view)):
                 began = self._first_step + (step.step - self._first_step) // PART
+            reason = "" if self._score.is_rising else reason
             has_ended = bool(self._summary) and not reason
             if reason and not self._onset:
                 self._onset = began

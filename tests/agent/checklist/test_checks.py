@@ -509,6 +509,25 @@ CASES: list[tuple[str, str, str, Any]] = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("test", "grade", "says"),
+    [
+        (range(112, 128), "pass", "80 training and 16 validation samples read"),
+        (range(70, 90), "fail", "10 of 20 test indices are training indices as well"),
+        (range(90, 120), "fail", "6 of 30 test indices are validation indices as well"),
+    ],
+)
+def test_a_test_set_is_kept_apart_from_both(test: range, grade: str, says: str) -> None:
+    data = the_data()
+    parts = sick(
+        train=DataLoader(Subset(data, range(80)), batch_size=16),
+        validation=DataLoader(Subset(data, range(80, 96)), batch_size=16),
+        more={"test_loader": DataLoader(Subset(data, test), batch_size=16)},
+    )
+    verdict = parts.report("overlap")["overlap"]
+    assert (verdict.grade, says in verdict.says) == (grade, True), verdict.says
+
+
 def _overlapping() -> Parts:
     data = the_data()
     return sick(

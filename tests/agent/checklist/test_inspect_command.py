@@ -16,11 +16,11 @@ import torch
 def parts():
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(4, 32), torch.nn.ReLU(), torch.nn.Linear(32, 2))
-    inputs = torch.randn(32, 4)
+    batches = [torch.randn(32, 4) for _ in range(4)]
     return {
         "model": model,
         "loss_fn": torch.nn.CrossEntropyLoss(),
-        "loader": [(inputs, (inputs[:, 0] > 0).long())],
+        "loader": [(inputs, (inputs[:, 0] > 0).long()) for inputs in batches],
         "optimizer": torch.optim.Adam(model.parameters(), lr=0.02),
     }
 

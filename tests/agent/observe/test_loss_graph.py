@@ -33,6 +33,13 @@ def test_the_classes_are_those_of_the_head() -> None:
     assert values == {"target_share": pytest.approx(5 / 8)}
 
 
+@pytest.mark.parametrize("scale", [1.0, 0.25])
+def test_label_smoothing_is_read_from_the_sum_of_its_two_terms(scale: float) -> None:
+    facts, _ = read(F.cross_entropy(HEAD(INPUTS), LABELS, label_smoothing=0.1) * scale)
+    assert facts["label_smoothing"] == pytest.approx(0.1)
+    assert "label_smoothing" not in read(F.cross_entropy(HEAD(INPUTS), LABELS) * scale)[0]
+
+
 def test_tokens_have_classes_and_padding_has_none() -> None:
     labels = torch.tensor([[0, 0, -100, -100], [0, 1, -100, -100]])
     facts, values = read(F.cross_entropy(HEAD(torch.randn(2, 4, 6)).transpose(1, 2), labels))

@@ -113,8 +113,32 @@ def test_an_evaluation_with_gradients_after_the_boundary_is_counted(attach: Atta
     assert modes == [Mode(), Mode(num_evaluations=3), Mode(), Mode()]
 
 
-def evaluate(model: torch.nn.Module, *, with_gradients: bool) -> None:
-    model.eval()
+@pytest.mark.parametrize("is_before_the_boundary", [False, True])
+@pytest.mark.parametrize("has_dropout", [True, False])
+def test_an_evaluation_in_train_mode_is_counted_where_it_matters(
+    attach: Attach, listening: Collector, *, is_before_the_boundary: bool, has_dropout: bool
+) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.5 if has_dropout else 0.0))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    monitor = attach(model, optimizer, endpoint=listening.endpoint)
+    for step in range(3):
+        loss = model(torch.randn(6, 4)).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if is_before_the_boundary and step == 1:
+            evaluate(model, with_gradients=False, in_train_mode=True)
+        monitor.step(loss)
+        if not is_before_the_boundary and step == 0:
+            evaluate(model, with_gradients=False, in_train_mode=True)
+        if step == 1:
+            evaluate(model, with_gradients=False)
+    modes = [report.mode for report in listening.wait_for(StepReport, 3)]
+    assert modes == [Mode(), Mode(num_train_evaluations=3 if has_dropout else 0), Mode()]
+
+
+def evaluate(model: torch.nn.Module, *, with_gradients: bool, in_train_mode: bool = False) -> None:
+    model.train(in_train_mode)
     with torch.set_grad_enabled(with_gradients):
         for _ in range(3):
             model(torch.randn(6, 4))

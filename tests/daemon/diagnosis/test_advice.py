@@ -16,6 +16,7 @@ NAMED = (
     *("ReduceLROnPlateau", "CyclicLR", "OneCycleLR", "CosineAnnealingLR", "LinearLR", "momentum=0.9", "spectral_norm"),
     *("orthogonal_", "nn.GRU", "huber_loss", "clip_grad_value_", "clip_grad_norm_", "patience", "models", "randperm"),
     *("requires_grad_(False)", "AdamW", "label_smoothing", "AveragedModel", "kaiming_normal_", "xavier_uniform_"),
+    *("BatchNorm2d", "LayerNorm", "get_total_norm", "*= 3"),
     *("GroupNorm", "LeakyReLU", "Dropout", "bincount"),
 )
 """What the usual guides to training name as fixes."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from caboose_daemon.offline.runs.past import between_incidents, remember
 from caboose_daemon.offline.runs.source import JournalSource
-from caboose_daemon.offline.trying.knowledge import similar, tried
+from caboose_daemon.offline.trying.knowledge import similar, tried, when_to_stop
 from caboose_wire import Event
 from support.scenario import JournaledCore, scenario
 
@@ -46,3 +46,10 @@ def test_the_same_cause_comes_before_the_same_rule_and_what_helped_before_what_d
     ]
     found = similar(rows, rule="loss_spike", cause="lr_too_high")
     assert [one["change"] for one in found] == ["c", "b", "a"]
+
+
+def test_after_three_changes_without_success_a_fourth_is_advised_against() -> None:
+    tried_ones = [{"verdict": "same"}, {"verdict": "hurt"}]
+    assert when_to_stop(tried_ones) == ""
+    assert "3 changes tried and none helped" in when_to_stop([*tried_ones, {"verdict": "unknown"}])
+    assert when_to_stop([*tried_ones, {"verdict": "helped"}]) == ""

@@ -123,6 +123,7 @@ def test_what_cannot_be_done_is_refused_with_the_reason_and_written_down(
         ("rollback", {"too": 7}, 'expected {"to"'),
         ("commands", {"kind": "dance"}, 'expected {"kind"'),
         ("commands", {"kind": "scale_lr"}, "lr_scale = 1: this changes nothing"),
+        ("commands", {"kind": "clip", "max_norm": 1e9}, "max_norm = 1000000000.0: give 0.001 to 10000"),
     ):
         status, answer = daemon.post(f"/api/v1/jobs/train/{path}", body)
         assert (status, answer["error"][: len(error)]) == (400, error)
@@ -167,6 +168,18 @@ def test_the_command_line_shows_asks_waits_and_says_what_became_of_it(
     assert (scaled.exit_code, scaled.stdout.splitlines()[0][-11:]) == (0, ": committed"), scaled.output
     acted = [(command.kind, command.lr_scale) for _, command in job.acted[num_acted:]]
     assert acted == [("rollback", 1.0), ("scale_lr", 0.5)]
+
+    planned = run("apply", "train", "--clip", "1.5", "--dry-run")
+    assert (planned.exit_code, planned.stdout.splitlines()[0][:30]) == (0, "limit the gradient norm to 1.5"), (
+        planned.output
+    )
+    clipped = run("apply", "train", "--clip", "1.5")
+    assert (clipped.exit_code, clipped.stdout.splitlines()[0][-11:]) == (0, ": committed"), clipped.output
+    undone = run("apply", "train", "--clip", "off")
+    assert undone.exit_code == 0, undone.output
+    assert [(command.kind, command.max_norm) for _, command in job.acted[-2:]] == [("clip", 1.5), ("clip", 0.0)]
+    for wrong in (["--clip", "none"], ["--clip", "-1"], ["--clip", "1", "--lr-scale", "0.5"]):
+        assert run("apply", "train", *wrong).exit_code == 2
 
     job.refusal = "the loader has ended"
     refused = run("rollback", "train")

@@ -99,6 +99,24 @@ def test_evaluations_after_the_step_boundary_are_found_as_well() -> None:
     assert "torch.no_grad()" in episode.first.summary
 
 
+def test_two_evaluations_in_train_mode_are_reported_until_one_is_in_eval_mode() -> None:
+    in_train = Mode(num_train_evaluations=5)
+    story = evaluates(a_run(), in_train)
+    assert story.is_silent
+
+    episode = evaluates(story, in_train).only("eval_mode")
+    assert (episode.severity, episode.is_open) == ("warning", True)
+    assert lacks(episode.first.summary, "train mode in the last 2 evaluations", "model.eval()") == []
+    assert evaluates(story, Mode()).only("eval_mode").last.state == "resolved"
+
+
+def test_forwards_without_gradients_in_every_step_are_the_programs_own() -> None:
+    story = a_run().meanwhile(mode=Mode(num_train_evaluations=1)).healthy(3)
+    for _ in range(4):
+        evaluates(story, Mode(num_train_evaluations=1))
+    assert story.is_silent
+
+
 def test_forwards_in_eval_mode_without_a_validation_are_the_programs_own() -> None:
     assert a_run().meanwhile(mode=Mode(num_evaluations=2)).healthy(30).is_silent
 

@@ -95,6 +95,35 @@ def test_a_metric_at_its_ceiling_has_nowhere_to_go() -> None:
     assert watch([0.5, 0.4, 0.3, 0.2, 0.1, 0.05], [0.99] * 6).is_silent
 
 
+def test_a_loss_that_rises_where_all_answers_are_right_is_no_overconfidence() -> None:
+    rising = [0.01, 0.004, 0.002, 0.003, 0.004, 0.005, 0.006]
+    assert watch(rising, [0.99, *[1.0] * 6]).is_silent
+    assert not watch(rising, [0.97, *[0.98] * 6]).is_silent
+
+
+# The same two of training
+
+
+def of_training(loss: Sequence[float], accuracy: Sequence[float], **about: Any) -> Watch:
+    run = views(noisy(loss, 0.02), metrics={"accuracy": noisy(accuracy, 0.02, seed=1)}, **about)
+    return Watch("metric_divergence").over(run)
+
+
+def test_a_training_loss_that_falls_while_training_accuracy_stays_is_reported() -> None:
+    episode = of_training(falling(900, 2.0, 0.8, 300), np.full(900, 0.5)).only()
+    assert (episode.severity, episode.first.values["train_stalled"]) == ("warning", 1)
+    assert lacks(episode.first.summary, "training accuracy 0.") == []
+    assert of_training(falling(900, 2.0, 0.8, 300), 0.9 - 0.5 * np.exp(-np.arange(900) / 300)).is_silent
+    assert of_training(falling(900, 0.1, 0.01, 300), np.full(900, 0.99)).is_silent
+
+
+def test_a_training_accuracy_of_a_guess_with_a_good_loss_is_a_wrong_metric() -> None:
+    classes = {"config": {"num_classes": 10}}
+    episode = of_training(falling(900, 2.3, 0.3, 40), np.full(900, 0.1), **classes).episodes[0]
+    assert "train_chance" in episode.last.values
+    assert of_training(np.full(900, 2.3), np.full(900, 0.1), **classes).is_silent
+
+
 # The loss is exactly the same
 
 
@@ -104,6 +133,19 @@ def test_a_loss_that_is_exactly_the_same_four_times_is_told() -> None:
     episode = watch([1.5, 1.25, 1.25, 1.25, 1.25]).only()
     assert episode.first.values["equal"] == 1
     assert lacks(episode.first.summary, "exactly 1.25 in 4 evaluations") == []
+
+
+def test_losses_of_two_decimals_on_a_plateau_are_no_cached_ones() -> None:
+    rounded = [2.31, 2.05, 1.92, 1.88, 1.86, *[1.85] * 5, 1.84, *[1.85] * 9]
+    train = noisy(falling(EVERY * 21, 4.0, 1.8, 30), 0.02)
+    at = {EVERY * (i + 1): value for i, value in enumerate(rounded)}
+    assert Watch("metric_divergence").over(views(train, validations=at)).is_silent
+    finer = {step: value + 1e-5 for step, value in at.items()}
+    assert not Watch("metric_divergence").over(views(train, validations=finer)).is_silent
+
+    learns = noisy(falling(EVERY * 21, 4.0, 0.2, 150), 0.02)
+    episode = Watch("metric_divergence").over(views(learns, validations=at)).episodes[0]
+    assert episode.first.values["equal"] == 1, "the weights moved all the while"
 
 
 def test_losses_that_are_nearly_the_same_are_evaluated() -> None:

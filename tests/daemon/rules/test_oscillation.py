@@ -166,3 +166,39 @@ def test_goes_on_with_the_same_onset_after_a_restart_and_ends_when_it_is_calm() 
     episode = watched.restarted().over(run).only()
 
     assert (episode.last.onset_step, episode.last.state) == (onset, "resolved")
+
+
+# The gradient norm
+
+
+def of_norms(norms: Float64, **about: object) -> Watch:
+    losses = noisy(falling(len(norms), 4.0, 1.5, 300), 0.01)
+    return Watch("oscillation").over(views(losses, norms, **about))  # type: ignore[arg-type]
+
+
+def test_a_norm_that_swings_while_the_loss_does_not_is_a_note() -> None:
+    at = np.arange(900)
+    for shape in ((-1.0) ** at, np.sin(at / 2)):
+        episode = of_norms(noisy(1.0 + 0.7 * shape, 0.05)).only()
+        assert (episode.severity, episode.is_open) == ("info", True)
+        assert lacks(episode.last.summary, "gradient norm oscillates, steady") == []
+
+
+@pytest.mark.parametrize("noise", [0.1, 0.5, 1.0])
+def test_noise_of_the_norm_is_no_swing_however_large(noise: float) -> None:
+    assert of_norms(np.exp(np.random.default_rng(7).normal(0.0, noise, 3000))).is_silent
+
+
+def test_small_swings_slow_drifts_and_spikes_of_the_norm_are_none() -> None:
+    at = np.arange(900)
+    assert of_norms(noisy(1.0 + 0.2 * (-1.0) ** at, 0.05)).is_silent
+    assert of_norms(noisy(1.0 + 0.7 * np.sin(at / 100), 0.05)).is_silent
+    spiky = noisy(flat(900, 1.0), 0.1)
+    spiky[::40] = 20.0
+    assert of_norms(spiky).is_silent
+
+
+def test_a_note_on_the_norm_ends_when_it_is_calm() -> None:
+    at = np.arange(800)
+    norms = np.concatenate([1.0 + 0.7 * (-1.0) ** at, noisy(np.ones(1500), 0.1)])
+    assert of_norms(norms).only().last.state == "resolved"

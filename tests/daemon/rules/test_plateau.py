@@ -57,6 +57,19 @@ def test_a_rate_on_its_way_down_a_schedule_is_not_called_healthy() -> None:
     assert Watch("plateau").over(views(losses, lr=np.linspace(1e-3, 1e-4, LONG))).told() == {}
 
 
+def test_a_loss_that_stands_while_the_accuracy_rises_is_no_standstill() -> None:
+    losses = noisy(stuck(), 0.01)
+
+    def run(scores: Float64) -> Watch:
+        at = {i: {"loss": 3.6, "accuracy": float(scores[i])} for i in range(25, LONG, 25)}
+        return Watch("plateau").over(views(losses, lr=flat(LONG, 1e-3), validations=at))
+
+    assert run(np.linspace(0.2, 0.7, LONG)).is_silent
+    assert not run(np.full(LONG, 0.4)).is_silent
+    rising = {"accuracy": np.linspace(0.2, 0.7, LONG)}
+    assert Watch("plateau").over(views(losses, lr=flat(LONG, 1e-3), metrics=rising)).is_silent
+
+
 # Gradients that are gone
 
 

@@ -235,6 +235,7 @@ HOLDINGS: dict[str, tuple[Any, ...]] = {
     "can_skip": (True, False),
     "can_checkpoint": (True, False),
     "can_hunt": (True, False),
+    "can_clip": (True, False),
     "is_off_schedule": (True, False),
 }
 ACK: dict[str, tuple[Any, ...]] = {
@@ -312,6 +313,7 @@ POSTS: tuple[tuple[str, Any], ...] = (
     ("rollback", {"to": -1, "skip": 2**63, "dry_run": True}),
     ("commands", {"kind": "snapshot"}),
     ("commands", {"kind": "scale_lr", "lr_scale": 0.5}),
+    ("commands", {"kind": "clip", "max_norm": 1.0}),
     ("commands", {"kind": "hunt", "to": 10}),
     ("commands", {"kind": "stop", "by": "é"}),
     ("commands", {"kind": "checkpoint", "dry_run": True}),

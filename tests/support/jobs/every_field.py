@@ -221,6 +221,8 @@ def train(model: Any, optimizer: Any, scaler: Any, x: Any, y: Any, number: int, 
     scaler.step(optimizer)
     scaler.update()
     if number % 20 == 0:
+        with torch.no_grad():
+            model(x)  # an evaluation without model.eval()
         monitor.validation(1.0, accuracy=0.5)
     monitor.step(loss, metrics={"accuracy": 0.5}, num_samples=8, num_tokens=128)
 

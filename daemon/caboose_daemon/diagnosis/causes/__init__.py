@@ -23,6 +23,7 @@ from caboose_daemon.diagnosis.causes.gradients_not_zeroed import GradientsNotZer
 from caboose_daemon.diagnosis.causes.graph_disconnected import GraphDisconnected
 from caboose_daemon.diagnosis.causes.hardware_fault import HardwareFault
 from caboose_daemon.diagnosis.causes.input_not_finite import InputNotFinite
+from caboose_daemon.diagnosis.causes.label_smoothing import LabelSmoothing
 from caboose_daemon.diagnosis.causes.labels_shuffled import LabelsShuffled
 from caboose_daemon.diagnosis.causes.log_of_zero import LogOfZero
 from caboose_daemon.diagnosis.causes.logits_drift import LogitsDrift
@@ -45,6 +46,7 @@ from caboose_daemon.diagnosis.causes.precision_lost import PrecisionLost
 from caboose_daemon.diagnosis.causes.rank_failed import RankFailed
 from caboose_daemon.diagnosis.causes.rank_hung import RankHung
 from caboose_daemon.diagnosis.causes.rank_killed import RankKilled
+from caboose_daemon.diagnosis.causes.rate_not_scaled import RateNotScaled
 from caboose_daemon.diagnosis.causes.reports_lost import ReportsLost
 from caboose_daemon.diagnosis.causes.risky_settings import RiskySettings
 from caboose_daemon.diagnosis.causes.router_unbalanced import RouterUnbalanced
@@ -59,6 +61,7 @@ from caboose_daemon.diagnosis.causes.softmax_twice import SoftmaxTwice
 from caboose_daemon.diagnosis.causes.too_little_capacity import TooLittleCapacity
 from caboose_daemon.diagnosis.causes.uneven_update import UnevenUpdate
 from caboose_daemon.diagnosis.causes.unnormalised_input import UnnormalisedInput
+from caboose_daemon.diagnosis.causes.validation_in_train_mode import ValidationInTrainMode
 from caboose_daemon.diagnosis.causes.validation_shift import ValidationShift
 from caboose_daemon.diagnosis.causes.vanishing_depth import VanishingDepth
 from caboose_daemon.diagnosis.causes.weights_decay_away import WeightsDecayAway
@@ -87,6 +90,7 @@ CAUSES: tuple[Cause, ...] = (
     GraphDisconnected(),
     HardwareFault(),
     InputNotFinite(),
+    LabelSmoothing(),
     LabelsShuffled(),
     LogOfZero(),
     LogitsDrift(),
@@ -109,6 +113,7 @@ CAUSES: tuple[Cause, ...] = (
     RankFailed(),
     RankHung(),
     RankKilled(),
+    RateNotScaled(),
     ReportsLost(),
     RiskySettings(),
     RouterUnbalanced(),
@@ -123,6 +128,7 @@ CAUSES: tuple[Cause, ...] = (
     TooLittleCapacity(),
     UnevenUpdate(),
     UnnormalisedInput(),
+    ValidationInTrainMode(),
     ValidationShift(),
     VanishingDepth(),
     WeightsDecayAway(),

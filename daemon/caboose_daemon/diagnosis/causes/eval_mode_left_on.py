@@ -22,6 +22,9 @@ class EvalModeLeftOn(Cause):
             is_seen = case.is_quiet("eval_mode") and case.sees("modes")
             yield opposes(STRONG, "all training steps ran in train mode" if is_seen else "no step in eval mode seen")
             return
+        if case.value("eval_mode", "in_train_mode"):
+            yield opposes(STRONG, "it is the evaluations whose mode is wrong")
+            return
         onset = member.first.onset_step
         yield supports(STRONG, member.worst.summary)
         near = [event.step for event in case.events if event.kind == "validation" and abs(onset - event.step) <= 2]

@@ -20,7 +20,9 @@ class LabelsShuffled(Cause):
 
     id = "labels_shuffled"
     title = "labels that do not match the inputs"
-    explains = frozenset({"not_learning", "underfitting", "plateau", "metric_divergence", "overfitting"})
+    explains = frozenset({"not_learning", "underfitting", "plateau", "metric_divergence", "overfitting"}) | {
+        "generalisation_gap"
+    }
     """Random labels can still be memorised, where the dataset is small enough."""
 
     def weigh(self, case: Case) -> Iterator[Evidence]:

@@ -66,6 +66,9 @@ class LrTooHigh(Cause):
             amplitude = 100 * (case.value("oscillation", "amplitude") or 0.0)
             how = "from step to step" if correlation < 0 else "in waves"
             yield supports(STRONG, f"loss oscillates {how} by {amplitude:.0f} % of its level: steps overshoot")
+        norms = case.value("oscillation", "norm_amplitude")
+        if norms is not None and correlation is None:
+            yield supports(SLIGHT, f"gradient norm oscillates by {100 * norms:.0f} % of its level")
         lr = case.lr
         if lr is not None and "Adam" in case.optimizer and lr > ADAM_USUAL:
             yield supports(FAIR, f"learning rate {lr:.3g} is unusually high for {case.optimizer}")

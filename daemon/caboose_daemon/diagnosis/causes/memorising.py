@@ -19,6 +19,8 @@ VERY_MANY_EPOCHS = 50.0
 
 APART, FAR_APART = 1.25, 2.0
 """Validation over training loss, above which the two differ, and above which they never belonged together."""
+SMALL = 0.3
+"""Share of the first loss below which training samples are known by heart, where validation no longer improves."""
 LEARNED = 0.8
 """Share of its first value below which the training loss must be before the two are compared."""
 LEARNED_FROM_CHANCE = 0.9
@@ -78,7 +80,7 @@ class Memorising(Cause):
 
     id = "memorising"
     title = "memorised training data"
-    explains = frozenset({"overfitting", "metric_divergence", "data_repetition"})
+    explains = frozenset({"overfitting", "generalisation_gap", "metric_divergence", "data_repetition"})
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
         epochs = case.epochs_seen
@@ -102,6 +104,9 @@ class Memorising(Cause):
         before, now = case.value("overfitting", "train_at_best"), case.value("overfitting", "train")
         if before is not None and now is not None and before > 0 and now < 0.9 * before:
             yield supports(FAIR, f"training loss fell from {before:.3g} to {now:.3g} since the best validation")
+        level, start = case.value("generalisation_gap", "train"), case.chance or curves.first_loss(case)
+        if level is not None and start is not None and level < SMALL * start:
+            yield supports(FAIR, f"training loss is down to {level:.3g}, of {start:.3g} at first; validation stays")
         if case.dropout == 0 and not case.hyper("weight_decay"):
             yield supports(SLIGHT, "neither dropout nor weight decay")
         if case.is_guessing:

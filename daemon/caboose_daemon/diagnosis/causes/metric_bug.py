@@ -27,7 +27,9 @@ class MetricBug(Cause):
         elif case.value("metric_divergence", "chance"):
             yield supports(STRONG, finding.summary)
             yield supports(FAIR, "a model with that loss is far better than chance")
-        elif case.value("metric_divergence", "stalled"):
+        elif case.value("metric_divergence", "train_chance"):
+            yield supports(STRONG, finding.summary)
+        elif case.value("metric_divergence", "stalled") or case.value("metric_divergence", "train_stalled"):
             yield supports(FAIR, finding.summary)
         elif case.value("metric_divergence", "calibration"):
             yield opposes(FAIR, "loss and score are both plausible: only the confidence rose")

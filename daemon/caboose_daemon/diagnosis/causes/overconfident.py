@@ -17,7 +17,7 @@ class Overconfident(Cause):
 
     id = "overconfident"
     title = "over-confident predictions"
-    explains = frozenset({"metric_divergence", "overfitting"})
+    explains = frozenset({"metric_divergence", "overfitting", "generalisation_gap"})
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
         score, best = case.value("metric_divergence", "score"), case.value("metric_divergence", "best_score")

@@ -20,7 +20,7 @@ class ValidationShift(Cause):
 
     id = "validation_shift"
     title = "validation data unlike the training data"
-    explains = frozenset({"overfitting", "metric_divergence"})
+    explains = frozenset({"overfitting", "generalisation_gap", "metric_divergence"})
     rarity = 0.5
 
     def weigh(self, case: Case) -> Iterator[Evidence]:

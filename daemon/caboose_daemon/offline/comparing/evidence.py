@@ -19,13 +19,16 @@ from typing import Literal
 import numpy as np
 
 from caboose_daemon.offline.comparing.measures import Measures
-from caboose_daemon.offline.comparing.settings import BATCH, SCALE, RunSettings
+from caboose_daemon.offline.comparing.settings import BATCH, RATE, SCALE, RunSettings, same
+from caboose_wire.fields import Scalar
 
 Kind = Literal["result", "setting", "caution"]
 MIN_RUNS = 5
 MAX_PERMUTATIONS = 5040
 SIGNIFICANT = 0.05
 MAX_NAMED = 3
+UNSCALED = 2.0
+"""Ratio of two batches from which their rates should differ."""
 SAME_SPEED = 1.1
 """Ratio of steps below which two runs count as equally fast."""
 
@@ -93,9 +96,34 @@ def _cautions(c: Compared) -> Iterator[Statement]:
         yield Statement("caution", f"{_list(scale)} differ: the losses may not be comparable")
     if BATCH in c.settings.differing:
         yield Statement("caution", "batch sizes differ: a step is not the same amount of data in all runs")
+        yield from _unscaled_rates(c)
     if c.chance is not None and c.settings.causes:
         text = f"runs with equal settings differ by {c.chance:.3g}: smaller differences are ignored"
         yield Statement("caution", text)
+
+
+def _unscaled_rates(c: Compared) -> Iterator[Statement]:
+    """The pair with the largest factor between two batches that have one learning rate."""
+    pairs = []
+    for i, j in itertools.combinations(range(len(c.names)), 2):
+        rates = [c.settings.tables[k].get(RATE) for k in (i, j)]
+        sizes = [(_size(c.settings.tables[k].get(BATCH)), k) for k in (i, j)]
+        small, large = min(sizes), max(sizes)
+        if None not in rates and same(*rates) and large[0] >= UNSCALED * small[0] > 0:
+            pairs.append((large[0] / small[0], small, large))
+    if pairs:
+        factor, small, large = max(pairs)
+        text = (
+            f"{c.names[large[1]]} (batch {large[0]:g}) has the learning rate of {c.names[small[1]]} (batch "
+            f"{small[0]:g}): "
+            f"scale it by {factor:g} (Adam: {factor**0.5:.2g}), with a warm-up, before the batch is judged"
+        )
+        yield Statement("caution", text)
+
+
+def _size(value: Scalar) -> float:
+    """A batch; 0 where it is not known."""
+    return float(value) if isinstance(value, int | float) else 0.0
 
 
 def _broken(c: Compared) -> Iterator[Statement]:

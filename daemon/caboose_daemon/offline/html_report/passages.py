@@ -116,7 +116,8 @@ def _diagnosis(diagnosis: Json) -> Iterator[str]:
     yield f"<li class='unknown'>{_bar(diagnosis['unknown'])}<div>unknown</div></li></ol>"
     refused = [(f"unlikely to help: {r['advice']}", r["why"]) for r in diagnosis["refusals"]]
     missing = [("missing data", text) for text in diagnosis["missing"]]
-    yield _pairs(refused + missing)
+    numbers = [("numbers", text) for text in diagnosis.get("numbers", ())]
+    yield _pairs(refused + missing + numbers)
 
 
 def _bar(share: float) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from caboose_daemon.diagnosis.recent_numbers import GRADIENT_NORM
 from caboose_daemon.offline.runs.run import Floats, Run
 from caboose_plots import FAINT, LINE, MARK, PALETTE, Band, Chart, Series
 
@@ -20,8 +21,6 @@ MAX_POINTS = 2000
 WINDOW_SHARE = 0.02
 """Of the logged values, in the moving average, where no window is given."""
 MIN_WINDOW = 5
-GRADIENT_NORM = (0.1, 10.0)
-"""The usual total gradient norm, for orientation."""
 Steps = NDArray[np.int64]
 
 

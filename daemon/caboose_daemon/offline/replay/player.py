@@ -26,12 +26,14 @@ from caboose_daemon.offline.replay.logs import Log
 from caboose_daemon.rules import RULES, AnyRule
 from caboose_daemon.rules.parts.finding import Finding, Severity
 from caboose_daemon.rules.parts.hindsight import LOSSES
+from caboose_daemon.rules.parts.metric_names import is_of_evaluation
 from caboose_daemon.rules.parts.rule import RuleConfig
 from caboose_daemon.steps.aligned import PHASES, AlignedStep
 from caboose_daemon.steps.columns import StepSummary
 from caboose_daemon.steps.masked import NO_LAYERS
 from caboose_daemon.steps.regimes import RegimeTracker
 from caboose_wire import Event, Group, Hello
+from caboose_wire.fields import Scalar
 
 PROGRESS_ROWS = 5000
 MAX_CARRIED = 8
@@ -268,5 +270,6 @@ class Carried:
 def _events(row: LogRow, now: float, declared: tuple[Event, ...], *, is_carried: bool) -> tuple[Event, ...]:
     if row.val_loss is None or is_carried:
         return declared
-    validation = Event(attempt=0, step=max(row.step, 0), time=now, kind="validation", fields={"loss": row.val_loss})
-    return (*declared, validation)
+    scores = {name: value for name, value in row.metrics.items() if is_of_evaluation(name)}
+    fields: dict[str, Scalar] = {**scores, "loss": row.val_loss}
+    return (*declared, Event(attempt=0, step=max(row.step, 0), time=now, kind="validation", fields=fields))

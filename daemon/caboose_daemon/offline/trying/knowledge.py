@@ -16,6 +16,9 @@ Json = dict[str, Any]
 TRIAL, VERDICT = "trial", "verdict"
 KINDS = (TRIAL, VERDICT)
 ORDER = ("helped", "mixed", "faster", "same", "unknown", "hurt")
+HELPFUL = ("helped", "mixed", "faster")
+MANY = 3
+"""Changes without success after which the next one is unlikely to help."""
 FIELDS = ("change", "verdict", "why", "rule", "cause", "incident", "by")
 
 
@@ -45,6 +48,18 @@ def likeliest(incident: Json) -> str:
 def in_words(row: Json) -> str:
     """One row as a sentence."""
     return f"{row['change']}: {row['verdict']} ({row['job']}, step {row['step']:,}; {row['why']})"
+
+
+def when_to_stop(rows: Iterable[Json]) -> str:
+    """What to do instead of a further change, where several were tried for the same thing and none helped."""
+    verdicts = [row["verdict"] for row in rows]
+    if len(verdicts) < MANY or any(verdict in HELPFUL for verdict in verdicts):
+        return ""
+    return (
+        f"{len(verdicts)} changes tried and none helped: stop changing settings. Go back to the last run that worked, "
+        "or to a published configuration of this model, and change one thing at a time from there. Overfitting one "
+        "batch (caboose inspect one-batch) separates faults of the code from settings."
+    )
 
 
 def _fields(event: Json) -> Json:

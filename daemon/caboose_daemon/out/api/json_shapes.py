@@ -171,6 +171,7 @@ def diagnosis(item: Diagnosis) -> Json:
         "hunts": list(item.hunts),
         "refusals": [{"advice": refusal.advice, "why": refusal.why} for refusal in item.refusals],
         "missing": list(item.missing),
+        "numbers": list(item.numbers),
     }
 
 
@@ -216,6 +217,7 @@ def decision(item: Decision) -> Json:
         "onset": item.onset,
         "skip": item.skip,
         "lr_scale": item.lr_scale,
+        "max_norm": item.max_norm,
         "triage": None if item.triage is None else triage(item.triage),
         "cost": None if cost is None else costs(cost),
         "command": item.command,

@@ -34,6 +34,8 @@ class CommandBody(msgspec.Struct, forbid_unknown_fields=True):
     to: int | None = None
     """The snapshot to hunt on."""
     lr_scale: float = 1.0
+    max_norm: float = 0.0
+    """For `clip`: the limit of the gradient norm; 0 takes it away."""
     dry_run: bool = False
     by: str = ""
 
@@ -87,9 +89,14 @@ class RollbackApi:
         try:
             body = msgspec.json.decode(await request.body(), type=CommandBody)
         except msgspec.MsgspecError as problem:
-            return error(400, f'expected {{"kind": ..., "lr_scale": x, "dry_run": bool}}: {problem}')
+            return error(400, f'expected {{"kind": ..., "lr_scale": x, "max_norm": x, "dry_run": bool}}: {problem}')
         asked = requests.ManualRequest(
-            kind=body.kind, to=body.to, lr_scale=body.lr_scale, is_dry=body.dry_run, by=body.by[:MAX_NAME]
+            kind=body.kind,
+            to=body.to,
+            lr_scale=body.lr_scale,
+            max_norm=body.max_norm,
+            is_dry=body.dry_run,
+            by=body.by[:MAX_NAME],
         )
         return await self._ask(request, asked)
 

@@ -13,7 +13,9 @@ _BETTER_WHEN_HIGHER = re.compile(
 _ACCURACY = re.compile(r"(accuracy|acc|top|prec)(\d*)")
 _NEEDS_NUMBER = frozenset({"top", "prec"})
 """`top` alone means nothing; `prec@1` is an image classifier's accuracy, `prec` alone may be a precision."""
-_NOT = frozenset({"error", "err", "errors", "loss", "time", "seconds", "train", "training"})
+_TRAINING = frozenset({"train", "training"})
+_EVALUATION = frozenset({"val", "valid", "validation", "eval", "evaluation", "test", "dev"})
+_NOT = _TRAINING | frozenset({"error", "err", "errors", "loss", "time", "seconds"})
 """Words of metrics that are better when lower, or do not come from an evaluation."""
 
 
@@ -30,8 +32,22 @@ def is_score(name: str) -> bool:
 def is_accuracy(name: str) -> bool:
     """Whether it is the share of right answers, which is 1 / num_classes for a guess; top-5 is not."""
     words = _words(name)
-    if _NOT & set(words):
-        return False
+    return not _NOT & set(words) and _has_accuracy(words)
+
+
+def is_training_accuracy(name: str) -> bool:
+    """Whether it is the share of right answers on training data, by its name."""
+    words = _words(name)
+    rest = [word for word in words if word not in _TRAINING]
+    return len(rest) < len(words) and not _NOT & set(rest) and _has_accuracy(rest)
+
+
+def is_of_evaluation(name: str) -> bool:
+    """Whether the name says that a metric is not of training data."""
+    return not _EVALUATION.isdisjoint(_words(name))
+
+
+def _has_accuracy(words: list[str]) -> bool:
     for at, word in enumerate(words):
         found = _ACCURACY.fullmatch(word)
         if found is not None:

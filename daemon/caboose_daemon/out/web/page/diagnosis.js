@@ -15,11 +15,12 @@ export function makeDiagnosis() {
   const section = make("div", "diagnosis", "", make("p", "note"), hunts, make("ol", "causes"), rest);
   section.append(make("div", "refusals", "", make("h4", "", "Unlikely to help"), make("ul")));
   section.append(make("div", "missing", "", make("h4", "", "Missing data"), make("ul")));
+  section.append(make("div", "numbers", "", make("h4", "", "Numbers"), make("ul")));
   return section;
 }
 
 export function drawDiagnosis(section, diagnosis) {
-  const [note, hunts, causes, rest, refusals, missing] = section.children;
+  const [note, hunts, causes, rest, refusals, missing, numbers] = section.children;
   const { causes: ranked = [], unknown = 1 } = diagnosis ?? {};
   setNote(note, doubt(diagnosis));
   drawList(hunts, diagnosis?.hunts ?? [], setLines);
@@ -30,6 +31,7 @@ export function drawDiagnosis(section, diagnosis) {
   setText(rest.lastElementChild, ranked.length ? "none of these, or a cause that is not monitored" : "");
   drawList(refusals, diagnosis?.refusals ?? [], setRefusals);
   drawList(missing, diagnosis?.missing ?? [], setLines);
+  drawList(numbers, diagnosis?.numbers ?? [], setLines);
 }
 
 /** Shown above the causes if none is likely. */

@@ -1,0 +1,33 @@
+"""Whether the numbers of a log are rounded so coarsely that equal ones mean little.
+
+Design
+------
+The number of decimals is that of the finest value so far. A number in full precision has many; a few numbers with two
+decimals each may be exact by chance, so several different ones are needed.
+"""
+
+from decimal import Decimal
+
+MIN_DIFFERENT = 3
+COARSE = 1e-3
+"""Size of the last decimal as a share of the value, above which neighbouring values are often equal."""
+
+
+class Rounding:
+    """The decimals of one series."""
+
+    def __init__(self) -> None:
+        self._num_decimals = 0
+        self._different: set[float] = set()
+
+    def add(self, value: float) -> None:
+        """Takes a finite value."""
+        exponent = Decimal(repr(value)).as_tuple().exponent
+        if isinstance(exponent, int):
+            self._num_decimals = max(self._num_decimals, -exponent)
+        if len(self._different) < MIN_DIFFERENT:
+            self._different.add(value)
+
+    def is_coarse_at(self, value: float) -> bool:
+        """Whether values of this size are often equal by rounding alone."""
+        return len(self._different) >= MIN_DIFFERENT and 10.0**-self._num_decimals > COARSE * abs(value)
