@@ -16,7 +16,7 @@ held-out loss above the clean run's, as a share of what never loses: regret is w
 little better or worse for every change of its batches.
 
 Results are kept in a file, one line a training, so an interrupted measurement goes on. The part under `auto` is run
-again when the code of the daemon or the agent has changed; the rest is not.
+again when the code that decides (the daemon's `rollback` packages) has changed; the rest is not.
 """
 
 import argparse
@@ -36,7 +36,6 @@ from typing import Any
 
 from regret_real_job import Case
 
-import caboose
 import caboose_daemon
 from caboose_daemon.ops.processes import end, start, start_daemon, tail
 
@@ -241,9 +240,8 @@ def _row(kind: Kind, results: Sequence[Result]) -> tuple[str, bool]:
 
 def _hash_of_code() -> str:
     digest = hashlib.sha256()
-    for package in (caboose, caboose_daemon):
-        for path in sorted(Path(str(package.__file__)).parent.glob("**/*.py")):
-            digest.update(path.read_bytes())
+    for path in sorted(Path(caboose_daemon.__file__).parent.glob("rollback*/*.py")):
+        digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 
 

@@ -85,6 +85,17 @@ class Futures:
         """The heights at `times` that are not exceeded with this probability."""
         return _quantile(self.paths, self.weights, share)
 
+    def is_back(self, steps: float, height: float) -> float:
+        """The probability that the loss is at most this high after so many steps."""
+        after = int(np.searchsorted(self.times, steps))
+        if after == 0 or after == len(self.times):
+            heights = self.paths[:, min(after, len(self.times) - 1)]
+        else:
+            early, late = self.times[after - 1], self.times[after]
+            part = (steps - early) / (late - early)
+            heights = (1.0 - part) * self.paths[:, after - 1] + part * self.paths[:, after]
+        return float(self.weights[heights <= height].sum())
+
     @property
     def goes_on(self) -> float:
         """What a disturbance is expected to lose after a rollback now, since that does not end it."""
