@@ -29,6 +29,7 @@ from dataclasses import replace
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace as replace_fields
 
 from caboose_daemon.rollback_state.futures import Futures
 from caboose_daemon.rollback_state.triage import SURE, UNLIKELY, UNSURE, Triage
@@ -106,25 +107,23 @@ def weigh(
     cap = triage.as_of if is_capped else math.inf
     going_back = boundary - target + skip + restore_steps
     futures = triage.futures
-    if futures is None:
-        waiting, later, after, short = triage.lost + min(triage.remaining, cap), math.inf, 0.0, 0.0
-    else:
-        short = _is_short(triage, futures, spike_steps)
-        futures = replace(futures, remaining=np.minimum(futures.remaining, cap))
-        waiting = triage.lost + futures.likely
-        later, after = futures.if_decided_later(triage.lost, going_back + patience)
-        going_back += futures.goes_on
-        later -= patience
-    return Cost(
-        waiting=waiting,
+    cost = Cost(
+        waiting=triage.lost + min(triage.remaining, cap),
         least=triage.lost + min(triage.least, cap),
         most=triage.lost + min(triage.most, cap),
         going_back=going_back,
-        later=later,
-        after=after,
-        short=short,
         caution=caution,
     )
+    if futures is None:
+        return cost
+    short = _is_short(triage, futures, spike_steps)
+    futures = replace(futures, remaining=np.minimum(futures.remaining, cap))
+    waiting = triage.lost + futures.likely
+    cost = replace_fields(cost, waiting=waiting, going_back=going_back + futures.goes_on, short=short)
+    if not cost.is_worth_it or cost.is_certain:
+        return cost  # whatever a later decision would cost
+    later, after = futures.if_decided_later(triage.lost, going_back + patience)
+    return replace_fields(cost, later=later - patience, after=after)
 
 
 def _is_short(triage: Triage, futures: Futures, spike_steps: float) -> float:
