@@ -46,7 +46,7 @@ T_OF_TWO = 4.303
 """Student's t of 95 % for two degrees of freedom: three seeds."""
 HURT = 0.02
 """Held-out loss of never above the clean run's, as a share of it, from which the fault has hurt."""
-FAULTS: tuple[tuple[str, int, float], ...] = (("both", 8, 30.0), ("data", 12, 1.0), ("rate", 3, 60.0), ("both", 2, 10.0))
+FAULTS = (("both", 8, 30.0), ("data", 12, 1.0), ("rate", 3, 60.0), ("both", 2, 10.0))
 """What goes wrong, for how many steps, and the factor on the rate."""
 GIVE_UP_SECONDS = 300.0
 """Without a result for so long, a training hangs."""
@@ -214,8 +214,8 @@ def _report(results: list[tuple[Kind, int, Result]]) -> None:
     above = max((r.auto / r.oracle - 1.0 for r in unhurt), default=0.0)
     print(
         f"\n{len(results)} trainings, of which the fault hurts {len(hurt)} (held-out loss at the end over "
-        f"{100 * HURT:.0f} % above the clean run's): {middle}{most}of these {sum(bool(r.rollbacks) for r in hurt)} were "
-        f"rolled back, of the others {sum(bool(r.rollbacks) for r in unhurt)}, where auto ends at most "
+        f"{100 * HURT:.0f} % above the clean run's): {middle}{most}of these {sum(bool(r.rollbacks) for r in hurt)} "
+        f"were rolled back, of the others {sum(bool(r.rollbacks) for r in unhurt)}, where auto ends at most "
         f"{100 * above:.1f} % above the oracle. Auto is worse than never beyond the 95 % interval over the seeds in "
         f"{num_worse} kinds."
     )

@@ -43,7 +43,8 @@ class RollbackConfig:
     """If rollback no longer helps: page a person, or stop for a restart from a healthy checkpoint."""
 
     def __post_init__(self) -> None:
-        for name in ("budget", "cooldown_steps", "margin_steps", "patience_steps", "spike_steps", "quiet_steps", "retries"):
+        steps = ("cooldown_steps", "margin_steps", "patience_steps", "spike_steps", "quiet_steps")
+        for name in ("budget", *steps, "retries"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} = {getattr(self, name)!r}: must not be below 0")
         if not self.caution >= 1:

@@ -40,8 +40,9 @@ class Orders:
         if step == ORDER_AT:
             assert wait_until(lambda: self._holds(TARGET), 15)
             group = next(m.group for m in self._daemon.messages if isinstance(m, Holdings))
-            facts: dict[str, Any] = {"kind": "rollback", "group": group, "world": 1, "expires": time.time() + 60}
-            self._daemon.say(Command(number=2, boundary=BOUNDARY, target=TARGET, lr_scale=0.5, skip=self._skip, **facts))
+            facts: dict[str, Any] = {"kind": "rollback", "group": group, "world": 1, "skip": self._skip}
+            facts["expires"] = time.time() + 60
+            self._daemon.say(Command(number=2, boundary=BOUNDARY, target=TARGET, lr_scale=0.5, **facts))
             assert wait_until(lambda: self.outcomes(2), 15) == ["accepted"]
 
     def _holds(self, step: int) -> bool:
