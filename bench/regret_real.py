@@ -39,7 +39,7 @@ from regret_real_job import Case
 import caboose_daemon
 from caboose_daemon.ops.processes import end, start, start_daemon, tail
 
-PATH = Path("build/bench-regret/real.jsonl")
+PATH = Path("build/bench-regret-real.jsonl")
 STEPS = 300
 SEEDS = 3
 T_OF_TWO = 4.303
