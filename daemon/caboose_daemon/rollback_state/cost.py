@@ -32,10 +32,12 @@ import numpy as np
 from msgspec.structs import replace as replace_fields
 
 from caboose_daemon.rollback_state.futures import Futures
-from caboose_daemon.rollback_state.triage import SURE, UNLIKELY, UNSURE, Triage
+from caboose_daemon.rollback_state.triage import SURE, UNSURE, Triage
 
 OVER = 0.1
 """Share of a spike's height that is left when it counts as over."""
+DOUBT = 0.1
+"""Probability of a short spike up to which a rollback may be decided."""
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +61,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_worth_it(self) -> bool:
-        if self.short > UNLIKELY:
+        if self.short > DOUBT:
             return False
         return self.is_certain or (self.is_cheaper and self.going_back <= self.later)
 
@@ -76,7 +78,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def reason(self) -> str:
         waiting = f"{self.waiting:.0f} steps" if math.isfinite(self.waiting) else "everything"
-        if self.short > UNLIKELY and (self.is_cheaper or self.is_certain):
+        if self.short > DOUBT and (self.is_cheaper or self.is_certain):
             costs = f"waiting is expected to lose {waiting}, a rollback {self.going_back:.0f} steps"
             return f"too early: with a probability of {self.short:.0%} this is a short spike ({costs})"
         if math.isfinite(self.waiting) and self.is_certain:

@@ -35,6 +35,11 @@ TAIL = 2.0
 """How fast longer durations get rarer: the probability of one beyond `n` is `(1 + n / PASSING_STEPS) ** -TAIL`."""
 LEFT_BEHIND = ((0.0, 0.5), (0.3, 0.25), (1.0, 0.25))
 """Shares of its height that a disturbance leaves behind, and their probabilities."""
+SLOPED = 0.5
+"""Probability of a disturbance that rises or falls while it goes on, relative to one that is flat."""
+LEARNED = 3.0
+"""Progress by which a loss is above its level from which it does not fall because bad data are learned from: the loss
+of wrong answers is at most a few times that of a guess. It is the weights that are far off, and get better."""
 RISEN = ((1.0, 1.0),)
 """The same of a disturbance that rises: data are as bad at its end as at its beginning, so it is the weights that got
 worse, and they stay where they are."""
@@ -133,12 +138,12 @@ def passes(since: Floats, heights: Floats, scatter: Floats, ahead: Floats, raise
     odds = survives - np.append(survives[1:], 0.0)
     evidence = TAIL * math.log(PASSING_STEPS / known)  # that it has lasted so long
     logs, misfits, paths, until = [], [], [], []
-    for height, rise, bad, penalty in ((flat, 0.0, flat_misfit, 0.0), (level, slope, misfit, occam)):
-        if rise < 0.0 or (rise == 0.0 and penalty):
+    for height, rise, bad, penalty in ((flat, 0.0, flat_misfit, 0.0), (level, slope, misfit, occam - math.log(SLOPED))):
+        if (rise == 0.0 and penalty) or (rise < 0.0 and flat > LEARNED * raised.progress):
             continue
         for end, odd in zip(ends + 0.5, odds, strict=True):
             top = max(0.0, height + rise * end)
-            for left, chance in LEFT_BEHIND if rise == 0.0 else RISEN:
+            for left, chance in RISEN if rise > 0.0 else LEFT_BEHIND:
                 for steps in HEALING_STEPS if left else HEALING_STEPS[:1]:
                     after = left * top * np.exp(-np.maximum(0.0, ahead - end) / steps)
                     paths.append(np.where(ahead < end, np.maximum(0.0, height + rise * ahead), after))
