@@ -36,7 +36,7 @@ from caboose_daemon.rollback_state.triage import SURE, UNSURE, Triage
 
 OVER = 0.1
 """Share of a spike's height that is left when it counts as over."""
-DOUBT = 0.1
+DOUBT = 0.07
 """Probability of a short spike up to which a rollback may be decided."""
 
 

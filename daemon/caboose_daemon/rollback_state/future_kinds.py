@@ -35,8 +35,6 @@ TAIL = 2.0
 """How fast longer durations get rarer: the probability of one beyond `n` is `(1 + n / PASSING_STEPS) ** -TAIL`."""
 LEFT_BEHIND = ((0.0, 0.5), (0.3, 0.25), (1.0, 0.25))
 """Shares of its height that a disturbance leaves behind, and their probabilities."""
-SLOPED = 0.5
-"""Probability of a disturbance that rises or falls while it goes on, relative to one that is flat."""
 LEARNED = 3.0
 """Progress by which a loss is above its level from which it does not fall because bad data are learned from: the loss
 of wrong answers is at most a few times that of a guess. It is the weights that are far off, and get better."""
@@ -138,7 +136,7 @@ def passes(since: Floats, heights: Floats, scatter: Floats, ahead: Floats, raise
     odds = survives - np.append(survives[1:], 0.0)
     evidence = TAIL * math.log(PASSING_STEPS / known)  # that it has lasted so long
     logs, misfits, paths, until = [], [], [], []
-    for height, rise, bad, penalty in ((flat, 0.0, flat_misfit, 0.0), (level, slope, misfit, occam - math.log(SLOPED))):
+    for height, rise, bad, penalty in ((flat, 0.0, flat_misfit, 0.0), (level, slope, misfit, occam)):
         if (rise == 0.0 and penalty) or (rise < 0.0 and flat > LEARNED * raised.progress):
             continue
         for end, odd in zip(ends + 0.5, odds, strict=True):
