@@ -41,7 +41,7 @@ HEAVY = 50.0
 SOON = 30
 """Steps within which a spike that heals by itself is over; and what doing nothing loses, for one to cost little."""
 OVER = 0.1
-"""Share of its height that is left of a spike when it is over."""
+"""Share of its height, or of the run's progress where that is less, that is left of a spike when it is over."""
 GOALS = {"median": 0.05, "p95": 0.25, "else": 10.0, "worse": 0.01, "soon": 0.02}
 
 
@@ -139,7 +139,8 @@ def heals_soon(curve: Curve) -> bool:
     while world.step < curve.onset + SOON:
         healthy = curve.healthy(world.weights.age)
         heights.append(world.advance() - healthy)
-    return heights[-1] <= OVER * max(heights[curve.onset - 1 :])  # False for NaN
+    progress = curve.start - curve.healthy(curve.onset)
+    return heights[-1] <= OVER * min(progress, max(heights[curve.onset - 1 :]))  # False for NaN
 
 
 def _results(chosen: Sequence[Curve], processes: int) -> list[Result]:

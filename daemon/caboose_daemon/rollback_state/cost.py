@@ -15,7 +15,8 @@ what the heights until then would show in each future. While one of these is les
 for. A rollback that proves needless costs trust too: in this comparison it counts as `patience` steps more.
 
 Most spikes are over soon, and their first steps look like those of the others. A spike is *short* if it is over
-`spike_steps` after it began: no more than a tenth of its height is left, or the loss is within its noise. While that
+`spike_steps` after it began: no more than a tenth of its height is left (or of the run's progress, where that is less),
+or the loss is within its noise. While that
 is not unlikely, it is waited for, even where a rollback is expected to cost less: the earlier a rollback, the more
 evidence it needs. Losses that are not finite need no such evidence.
 
@@ -35,7 +36,7 @@ from caboose_daemon.rollback_state.futures import Futures
 from caboose_daemon.rollback_state.triage import SURE, UNSURE, Triage
 
 OVER = 0.1
-"""Share of a spike's height that is left when it counts as over."""
+"""Share of a spike's height, or of the run's progress where that is less, that is left when it counts as over."""
 DOUBT = 0.07
 """Probability of a short spike up to which a rollback may be decided."""
 
@@ -133,4 +134,5 @@ def _is_short(triage: Triage, futures: Futures, spike_steps: float) -> float:
     left = spike_steps - (triage.step - triage.began + 1)
     if left < 0.0:
         return 0.0
-    return futures.is_back(left, max(OVER * triage.peak, SURE * UNSURE * triage.noise))
+    height = min(triage.peak, triage.progress)  # a tenth of a giant loss is a giant loss
+    return futures.is_back(left, max(OVER * height, SURE * UNSURE * triage.noise))

@@ -239,6 +239,12 @@ def test_a_spike_that_may_be_over_soon_is_waited_for_though_a_rollback_costs_les
     assert weigh(falls, **near, spike_steps=12.0).short < cost.short
 
 
+def test_a_tenth_of_a_giant_loss_is_not_over() -> None:
+    falls = judged(1e6 * np.exp(-np.arange(8) / 6.0))
+
+    assert weigh(falls, target=197, boundary=212, skip=0, caution=1.0, spike_steps=30.0).short < 0.05
+
+
 def test_the_reason_names_the_probability_that_it_is_a_short_spike() -> None:
     cost = Cost(waiting=90.0, going_back=20.0, caution=1.25, least=30.0, short=0.32)
 
