@@ -33,7 +33,8 @@ import numpy as np
 from msgspec.structs import replace as replace_fields
 
 from caboose_daemon.rollback_state.futures import Futures
-from caboose_daemon.rollback_state.triage import SURE, UNSURE, Triage
+from caboose_daemon.rollback_state.loss_level import SURE
+from caboose_daemon.rollback_state.triage import UNSURE, Triage
 
 OVER = 0.1
 """Share of a spike's height, or of the run's progress where that is less, that is left when it counts as over."""
