@@ -9,19 +9,15 @@ from support.rollback_runs import ask, train
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
-FEW_STEPS, SECONDS = 4, 1.0
+FEW_STEPS = 4
 
 
-@pytest.mark.parametrize(("step_seconds", "steps", "spike_at"), [(0.5, 85, 45), (0.05, 300, 200)])
-def test_a_rollback_is_at_most_four_steps_ahead_or_a_second_and_four_steps_where_steps_are_fast(
-    step_seconds: float, steps: int, spike_at: int, tmp_path: Path
-) -> None:
+def test_where_steps_take_half_a_second_a_rollback_is_at_most_four_of_them_ahead(tmp_path: Path) -> None:
     with running_daemon(tmp_path, "--rollback", "auto") as daemon:
-        options = ["--steps", str(steps), "--spike-at", str(spike_at), "--bad-steps", "8", "--snapshot-every", "10"]
-        run = train(daemon, tmp_path, *options, "--rollback", "auto", "--step-seconds", str(step_seconds))
+        options = ["--steps", "85", "--spike-at", "45", "--bad-steps", "8", "--snapshot-every", "10"]
+        run = train(daemon, tmp_path, *options, "--rollback", "auto", "--step-seconds", "0.5")
 
         assert run.returncode == 0, run.log
         decisions = ask(daemon, "decisions")["decisions"]
     (decision,) = [each for each in decisions if each["state"] == "committed"]
-    fast = 0.0 if step_seconds >= 0.5 else SECONDS / step_seconds
-    assert decision["boundary"] - decision["step"] <= FEW_STEPS + fast, decision["explanation"]
+    assert decision["boundary"] - decision["step"] <= FEW_STEPS, decision["explanation"]
