@@ -146,7 +146,7 @@ bench-rollback: setup ## what a rollback saves: a spike under auto, beside its t
 bench-regret: setup ## steps that rollback loses against an oracle, on generated loss curves (ARGS=--quick: two minutes; CORPUS=DIR adds healthy logs; resumable)
 	@$(BIN)/python bench/regret.py $(if $(CORPUS),--corpus $(CORPUS)) $(ARGS)
 
-bench-regret-real: setup ## the same on real small trainings on 2 ranks, against going back at other steps (ARGS="--num 32 --minutes 90"; resumable)
+bench-regret-real: setup ## the same on real small trainings on 2 ranks, against going back at other steps (ARGS="--minutes 90"; resumable)
 	@$(BIN)/python bench/regret_real.py $(ARGS)
 
 bench-gate: setup ## what the gate of rollback costs a step, idle and armed (ARGS=--check)

@@ -1,19 +1,23 @@
-"""One small real training of the regret benchmark: 2 ranks under torchrun, with a disturbance of data and rate.
+"""The small real trainings of the regret benchmark: 2 ranks under torchrun that train one after the other.
 
 Design
 ------
-The disturbance belongs to the data and the step, so a rollback does not meet it again. `--mode oracle` runs the
-oracle's branches: the state of the newest snapshot before the onset is kept in memory, and after each step at which the
-oracle acts (`--act`) the weights go back to it and the data go on, as a rollback would do. So one run gives them all.
+A launch takes longer than a training, so one launch has many. The disturbance belongs to the data and the step: a
+rollback does not meet it again. Without a monitor, and as fast as they can, each training runs *clean*, *never*, and
+the oracle's branches: the state of the newest snapshot before the onset is kept in memory, and after each step at which
+the oracle acts (`ACT`) the weights go back to it and the data go on, as a rollback would do. Then it runs under a
+monitor in `auto`, as a job of its own, at the pace that a larger model would have: a decision takes time.
 
-The result is the loss on held-out data at the end: what a run is worth, however it got there.
+The result is the loss on held-out data at the end: what a run is worth, however it got there. Rank 0 adds a line for
+each training as soon as it ends.
 """
 
 import argparse
 import copy
 import gc
 import json
-import os
+import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +32,12 @@ import caboose
 
 CLASSES, BATCH, LENGTH = 16, 32, 24
 HELD_OUT = 8
+ONSET, EVERY, WARM_UP = 150, 10, 20
+ACT = (4, 6, 10, 16, 28, 50, 80)
+"""Steps after the onset at which the oracle may act."""
+PACE_SECONDS = 0.03
+BUDGET = 0.2
+"""Of a step for the agent: models so small take longer to copy than half of its usual 1 %."""
 
 
 class Muonlike(torch.optim.Optimizer):
@@ -122,37 +132,54 @@ class Task:
         return tokens[:, :-1], (tokens[:, 1:] + 1) % CLASSES if is_bad else tokens[:, 1:]
 
 
+@dataclass(frozen=True)
+class Case:
+    """One training."""
+
+    id: str
+    model: str
+    optimizer: str
+    sharding: str
+    fault: str
+    bad_steps: int
+    strength: float
+    """Factor on the rate at bad steps."""
+    seed: int
+    steps: int
+    has_reference: bool = False
+    """Whether clean, never and the oracle are known already."""
+
+
 class Run:
     """One rank's training."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
-        self.options = options
-        torch.manual_seed(options.seed)
-        self.task = Task(options.model, options.seed)
-        model = build(options.model)
-        if options.sharding == "fsdp2":
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        torch.manual_seed(case.seed)
+        self.task = Task(case.model, case.seed)
+        model = build(case.model)
+        if case.sharding == "fsdp2":
             fully_shard(model)
             self.model: nn.Module = model
         else:
             self.model = DistributedDataParallel(model)
-        lr = {"adamw": 3e-3, "sgd": 0.1, "muon": 0.01}[options.optimizer]
+        lr = {"adamw": 3e-3, "sgd": 0.1, "muon": 0.01}[case.optimizer]
         kinds = {
             "adamw": lambda ps: torch.optim.AdamW(ps, lr=lr),
             "sgd": lambda ps: torch.optim.SGD(ps, lr=lr, momentum=0.9),
             "muon": lambda ps: Muonlike(ps, lr=lr),
         }
-        self.optimizer = kinds[options.optimizer](self.model.parameters())
-        self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda step: min(1.0, (step + 1) / 20))
+        self.optimizer = kinds[case.optimizer](self.model.parameters())
+        self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda step: min(1.0, (step + 1) / WARM_UP))
 
     def step(self, step: int) -> torch.Tensor:
         """Trains one step; the disturbance belongs to it."""
-        o = self.options
-        is_bad = o.onset <= step < o.onset + o.bad_steps
-        inputs, targets = self.task.batch(2 * step + dist.get_rank(), is_bad=is_bad and o.fault != "rate")
+        case = self.case
+        is_bad = ONSET <= step < ONSET + case.bad_steps
+        inputs, targets = self.task.batch(2 * step + dist.get_rank(), is_bad=is_bad and case.fault != "rate")
         for group in self.optimizer.param_groups:
-            group["lr"] = (
-                group["initial_lr"] * min(1.0, step / 20) * (o.strength if is_bad and o.fault != "data" else 1)
-            )
+            factor = case.strength if is_bad and case.fault != "data" else 1.0
+            group["lr"] = group["initial_lr"] * min(1.0, step / WARM_UP) * factor
         loss = self.loss(inputs, targets)
         self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]  # torch gives no types
@@ -186,93 +213,77 @@ class Run:
 
 
 def main() -> None:
-    """Trains, under a monitor or as an oracle; rank 0 writes the result."""
-    options = _options()
+    """Runs every training that is asked for; rank 0 writes the results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=Path, required=True, help="trainings, as JSON")
+    parser.add_argument("--results", type=Path, required=True)
+    options = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    run = Run(options)
-    result = _oracle(run) if options.mode == "oracle" else _watched(run)
-    if dist.get_rank() == 0:
-        options.result.write_text(json.dumps(result))
+    for case in [Case(**row) for row in json.loads(options.cases.read_text())]:
+        result = {"id": case.id, **({} if case.has_reference else _reference(case)), **_auto(case)}
+        gc.collect()  # a reducer that outlives its process group may hang
+        if dist.get_rank() == 0:
+            with options.results.open("a") as file:
+                file.write(json.dumps(result) + "\n")
     dist.barrier()
-    del run
-    gc.collect()  # a reducer that outlives its process group may hang
     dist.destroy_process_group()
 
 
-def _watched(run: Run) -> dict[str, Any]:
-    """`never` is watched with advice only, `auto` may be rolled back."""
-    o = run.options
-    rollback = caboose.Rollback(
-        "auto" if o.mode == "auto" else "advise", cooldown_steps=50, snapshots=caboose.Snapshots(every=10)
-    )
+def _reference(case: Case) -> dict[str, Any]:
+    """What the training comes to without a fault, if nothing is done, and if it goes back after each of some steps."""
+    began = time.monotonic()
+    clean = _trained(Run(replace(case, bad_steps=0)))
+    run = Run(case)
+    kept: Any = None
+    at: dict[int, Any] = {}
+    for step in range(1, case.steps + 1):
+        run.step(step)
+        if step == (ONSET - 1) // EVERY * EVERY:
+            kept = run.state()
+        if step - ONSET in ACT:
+            at[step - ONSET] = run.scheduler.state_dict()
+    found = {"clean": clean, "never": run.held_out()}
+    for after in ACT:
+        run.restore(kept)
+        run.scheduler.load_state_dict(at[after])
+        found[f"after_{after}"] = _trained(run, ONSET + after + 1)
+    return {**found, "reference_seconds": time.monotonic() - began}
+
+
+def _trained(run: Run, first: int = 1) -> float:
+    """The held-out loss after the rest of the steps."""
+    for step in range(first, run.case.steps + 1):
+        run.step(step)
+    return run.held_out()
+
+
+def _auto(case: Case) -> dict[str, Any]:
+    """The training under a monitor that may roll it back."""
+    began = time.monotonic()
+    run = Run(case)
+    rollback = caboose.Rollback("auto", cooldown_steps=50, snapshots=caboose.Snapshots(every=EVERY))
     monitor = caboose.attach(
         run.model,
         run.optimizer,
         scheduler=run.scheduler,
         rollback=rollback,
         num_classes=CLASSES,
-        config={"total_steps": o.steps},
+        job=case.id,
+        sampling=caboose.Sampling(overhead_budget=BUDGET),
+        config={"total_steps": case.steps},
     )
-    losses = []
-    for step in range(1, o.steps + 1):
+    rollbacks: list[tuple[int, int]] = []
+    for step in range(1, case.steps + 1):
         loss = run.step(step)
-        losses.append(float(loss))
+        before = monitor.model_step
         monitor.step(loss)
-        _pace(o.step_seconds)
-    found = {"held_out": run.held_out(), "num_rollbacks": monitor.num_rollbacks, "losses": losses}
+        if monitor.num_rollbacks > len(rollbacks):
+            rollbacks.append((step, step - (before + 1 - monitor.model_step)))
+        time.sleep(PACE_SECONDS)
+    found = run.held_out()
     monitor.close()
-    return found
-
-
-def _oracle(run: Run) -> dict[str, Any]:
-    """The end of a run that goes back at each of a few steps, and of one that does not."""
-    o = run.options
-    target = (o.onset - 1) // 10 * 10
-    kept: Any = None
-    at: dict[int, Any] = {}
-    for step in range(1, o.onset + max(o.act) + 1):
-        run.step(step)
-        if step == target:
-            kept = run.state()
-        if step - o.onset in o.act:
-            at[step - o.onset] = run.scheduler.state_dict()
-    found = {}
-    for after in o.act:
-        run.restore(kept)
-        run.scheduler.load_state_dict(at[after])
-        for step in range(o.onset + after + 1, o.steps + 1):
-            run.step(step)
-        found[str(after)] = run.held_out()
-    return {"held_out": min(found.values()), "branches": found}
-
-
-def _pace(seconds: float) -> None:
-    """Holds the pace that a larger model would have: a decision needs time, and so many steps."""
-    if seconds > 0.0:
-        import time
-
-        time.sleep(seconds)
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", choices=("transformer", "cnn", "mlp", "lstm"), required=True)
-    parser.add_argument("--optimizer", choices=("adamw", "sgd", "muon"), required=True)
-    parser.add_argument("--sharding", choices=("ddp", "fsdp2"), required=True)
-    parser.add_argument("--mode", choices=("never", "auto", "oracle"), required=True)
-    parser.add_argument("--fault", choices=("data", "rate", "both"), required=True)
-    parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--onset", type=int, default=150)
-    parser.add_argument("--bad-steps", type=int, default=8)
-    parser.add_argument("--strength", type=float, default=30.0, help="factor on the rate at bad steps")
-    parser.add_argument("--step-seconds", type=float, default=0.03)
-    parser.add_argument("--act", type=int, nargs="*", default=[4, 6, 10, 16, 28, 50, 80])
-    parser.add_argument("--result", type=Path, required=True)
-    options = parser.parse_args()
-    os.environ.setdefault("CABOOSE_JOB", "bench")
-    return options
+    return {"auto": found, "rollbacks": rollbacks, "auto_seconds": time.monotonic() - began}
 
 
 if __name__ == "__main__":

@@ -243,6 +243,7 @@ class Monitor:
             mark=protect("watch", self.clock.mark),
             on_epoch=protect("watch", self._begin_epoch),
             on_batch=protect("watch", self._see_batch),
+            skip=self._skip,
         )
 
     def _begin_epoch(self, number: int | None = None) -> None:

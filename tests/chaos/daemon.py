@@ -21,6 +21,7 @@ budget = 20
 cooldown_steps = 5
 margin_steps = 3
 patience_steps = 3
+spike_steps = 0
 """
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 ALONE = (
+    "test_rollback_latency.py",
     "test_never_in_the_way.py",
     "test_memory.py",
     "test_page_speed.py",
@@ -24,6 +25,7 @@ ALONE = (
 
 
 LONG = (
+    "test_rollback_latency.py",
     "test_memory.py",
     "test_never_in_the_way.py",
     "test_right_numbers.py",

@@ -12,7 +12,8 @@ over `logging_steps`, and `logging_nan_inf_filter` (on by default) replaces a Na
 * a trainer that is given something to score what the model generates (TRL's GRPO, RLOO, online DPO, PPO and their
   relatives) trains by reinforcement: its loss is not meant to fall;
 * no callback is called around the wait for data. `get_batch_samples` fetches all micro-batches of a step, so it is
-  replaced on this Trainer while it trains: the iterator that it is given is timed.
+  replaced on this Trainer while it trains: the iterator that it is given is timed, and batches that are to be skipped
+  after a rollback are dropped from it. The Trainer ends an epoch when its data end, after fewer steps then.
 """
 
 import inspect
@@ -100,14 +101,14 @@ class CabooseCallback(TrainerCallback):
             self._losses = BackwardLosses(self.monitor.guard.protect)
             self._take_loss = self.monitor.guard.protect("loss", self._losses.take_sum)
             self._losses.start()
-            self._watch_data(trainer, self.monitor.watch_fetches())
+            self._watch_data(trainer, self.monitor.watch_fetches(), kwargs.get("train_dataloader"))
 
-    def _watch_data(self, trainer: Any, fetches: FetchWatch) -> None:
+    def _watch_data(self, trainer: Any, fetches: FetchWatch, loader: Any) -> None:
         self._fetches = fetches
 
         def timing(original: Callable[..., Any]) -> Callable[..., Any]:
             def get_batch_samples(epoch_iterator: Iterator[Any], *args: Any, **kwargs: Any) -> Any:
-                return original(fetches.timed(epoch_iterator), *args, **kwargs)
+                return original(fetches.timed(epoch_iterator, loader), *args, **kwargs)
 
             return get_batch_samples
 

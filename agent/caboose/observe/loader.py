@@ -1,6 +1,7 @@
 """A watched loader: its waits are timed, its batches counted and, after a rollback, some of them dropped.
 
-A framework iterates over its own loader: there, `FetchWatch` times the waits and counts the batches, and drops none.
+A framework iterates over its own loader: there, `FetchWatch` times the waits and counts the batches. Where the iterator
+itself passes through it (`timed`), batches can be dropped as well.
 
 Design
 ------
@@ -167,9 +168,18 @@ class FetchWatch:
     """The waits for batches that a framework fetches itself. None of the callables may raise."""
 
     def __init__(
-        self, *, mark: Callable[[str], Any], on_epoch: Callable[[int | None], Any], on_batch: Callable[[Any], Any]
+        self,
+        *,
+        mark: Callable[[str], Any],
+        on_epoch: Callable[[int | None], Any],
+        on_batch: Callable[[Any], Any],
+        skip: BatchSkip,
     ) -> None:
         self._mark = mark
+        self._skip = skip
+        self._epoch: Epoch | None = None
+        self._fetched: Iterator[Any] | None = None
+        """The framework's own iterator of this epoch."""
         self.begin_epoch = on_epoch
         """Called with the number of the epoch, or None if it is not known."""
         self.saw = on_batch
@@ -183,29 +193,52 @@ class FetchWatch:
         """It has arrived, or there are no more."""
         self._mark("other")
 
-    def timed(self, batches: Iterator[Batch]) -> "TimedBatches[Batch]":
-        """The same iterator, with the wait for each batch timed."""
-        return TimedBatches(batches, self)
+    def timed(self, batches: Iterator[Batch], loader: object = None) -> "TimedBatches[Batch]":
+        """The same iterator, with the wait for each batch timed and batches dropped that are to be skipped.
+
+        It may be asked for again with the same iterator: that is the same epoch.
+        """
+        if self._epoch is None or batches is not self._fetched:
+            self.leave()
+            self._epoch, self._fetched = Epoch(batches if loader is None else loader), batches
+        return TimedBatches(batches, self, self._epoch)
+
+    def leave(self) -> None:
+        """The epoch is over."""
+        if self._epoch is not None:
+            self._skip.left(self._epoch)
+        self._epoch = self._fetched = None
+
+    def fetch(self, batches: Iterator[Batch], epoch: Epoch) -> Batch:
+        """The next batch that is not to be skipped."""
+        self.begin()
+        try:
+            batch = next(batches)
+            while self._skip.takes(epoch):
+                batch = next(batches)
+        except StopIteration:
+            self._skip.left(epoch)
+            raise
+        finally:
+            self.end()
+        self.saw(batch)
+        self._skip.gave(epoch)
+        return batch
 
 
 class TimedBatches(Generic[Batch]):
     """An iterator whose waits are timed; every other attribute is the iterator's own."""
 
-    def __init__(self, batches: Iterator[Batch], watch: FetchWatch) -> None:
+    def __init__(self, batches: Iterator[Batch], watch: FetchWatch, epoch: Epoch) -> None:
         self._batches = batches
         self._watch = watch
+        self._epoch = epoch
 
     def __iter__(self) -> "TimedBatches[Batch]":
         return self
 
     def __next__(self) -> Batch:
-        self._watch.begin()
-        try:
-            batch = next(self._batches)
-        finally:
-            self._watch.end()
-        self._watch.saw(batch)
-        return batch
+        return self._watch.fetch(self._batches, self._epoch)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._batches, name)

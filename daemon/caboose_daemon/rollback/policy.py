@@ -276,6 +276,7 @@ class Policy:
             skip=skip,
             caution=config.caution,
             patience=config.patience_steps,
+            spike_steps=config.spike_steps,
             restore_steps=self._restore_steps(job),
         )
         record.weighed[case.incident] = Weighed(cost, None if target is None else target.step, boundary)

@@ -35,6 +35,12 @@ TAIL = 2.0
 """How fast longer durations get rarer: the probability of one beyond `n` is `(1 + n / PASSING_STEPS) ** -TAIL`."""
 LEFT_BEHIND = ((0.0, 0.5), (0.3, 0.25), (1.0, 0.25))
 """Shares of its height that a disturbance leaves behind, and their probabilities."""
+LEARNED = 3.0
+"""Progress by which a loss is above its level from which it does not fall because bad data are learned from: the loss
+of wrong answers is at most a few times that of a guess. It is the weights that are far off, and get better."""
+RISEN = ((1.0, 1.0),)
+"""The same of a disturbance that rises: data are as bad at its end as at its beginning, so it is the weights that got
+worse, and they stay where they are."""
 HEALING_STEPS = (5.0, 20.0, 80.0, 320.0)
 OUTLYING = 2.0
 """Scatters beyond which a distance counts as itself, not as its square."""
@@ -131,11 +137,11 @@ def passes(since: Floats, heights: Floats, scatter: Floats, ahead: Floats, raise
     evidence = TAIL * math.log(PASSING_STEPS / known)  # that it has lasted so long
     logs, misfits, paths, until = [], [], [], []
     for height, rise, bad, penalty in ((flat, 0.0, flat_misfit, 0.0), (level, slope, misfit, occam)):
-        if rise < 0.0 or (rise == 0.0 and penalty):
+        if (rise == 0.0 and penalty) or (rise < 0.0 and flat > LEARNED * raised.progress):
             continue
         for end, odd in zip(ends + 0.5, odds, strict=True):
             top = max(0.0, height + rise * end)
-            for left, chance in LEFT_BEHIND:
+            for left, chance in RISEN if rise > 0.0 else LEFT_BEHIND:
                 for steps in HEALING_STEPS if left else HEALING_STEPS[:1]:
                     after = left * top * np.exp(-np.maximum(0.0, ahead - end) / steps)
                     paths.append(np.where(ahead < end, np.maximum(0.0, height + rise * ahead), after))

@@ -13,7 +13,8 @@ alike. So a few hundred futures are kept, of three kinds:
 * *heals*: the height falls from its peak, exponentially or by a power of time, towards a residue that stays. The time
   it takes is not known at all, so every order of magnitude up to the horizon is equally likely at first. A residue of
   all is damage that stays.
-* *passes*: a disturbance goes on, flat or rising as it has been, and then ends, as bad data do. How long it has lasted
+* *passes*: a disturbance goes on, flat, rising or falling as it has been, and then ends, as bad data do: a run learns
+  from them too, so their loss may fall while they are fed. How long it has lasted
   tells how long it may last: the probability that it is longer than `n` steps is taken as `(1 + n / c) ** -k`. What it
   leaves behind (nothing, or a part of the height) then heals.
 * *rises*: as it has risen so far, to the end of the run.
@@ -84,6 +85,17 @@ class Futures:
     def band(self, share: float) -> Floats:
         """The heights at `times` that are not exceeded with this probability."""
         return _quantile(self.paths, self.weights, share)
+
+    def is_back(self, steps: float, height: float) -> float:
+        """The probability that the loss is at most this high after so many steps."""
+        after = int(np.searchsorted(self.times, steps))
+        if after == 0 or after == len(self.times):
+            heights = self.paths[:, min(after, len(self.times) - 1)]
+        else:
+            early, late = self.times[after - 1], self.times[after]
+            part = (steps - early) / (late - early)
+            heights = (1.0 - part) * self.paths[:, after - 1] + part * self.paths[:, after]
+        return float(self.weights[heights <= height].sum())
 
     @property
     def goes_on(self) -> float:

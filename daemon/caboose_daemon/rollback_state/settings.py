@@ -26,6 +26,9 @@ class RollbackConfig:
     patience_steps: int = 10
     """Steps that a rollback which proves needless counts for, beside those it loses: the more, the longer it waits
     while a disturbance may still pass."""
+    spike_steps: int = 30
+    """A spike that is over this many steps after it began is left alone: earlier than that, a rollback needs evidence
+    that it will not be."""
     caution: float = 1.25
     """The likely cost of waiting must be this many times that of a rollback."""
     horizon_steps: int = 1000
@@ -40,7 +43,8 @@ class RollbackConfig:
     """If rollback no longer helps: page a person, or stop for a restart from a healthy checkpoint."""
 
     def __post_init__(self) -> None:
-        for name in ("budget", "cooldown_steps", "margin_steps", "patience_steps", "quiet_steps", "retries"):
+        steps = ("cooldown_steps", "margin_steps", "patience_steps", "spike_steps", "quiet_steps")
+        for name in ("budget", *steps, "retries"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} = {getattr(self, name)!r}: must not be below 0")
         if not self.caution >= 1:

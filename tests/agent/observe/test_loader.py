@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import caboose
-from caboose.observe.loader import FetchWatch
+from caboose.observe.loader import BatchSkip, FetchWatch
 
 
 def a_monitor() -> caboose.Monitor:
@@ -187,14 +187,38 @@ def test_a_watched_loader_is_written_and_copied_as_the_loader_itself() -> None:
     assert b"caboose" not in pickle.dumps(watched)
 
 
-def test_the_fetches_of_a_framework_are_timed_and_counted_and_none_is_dropped() -> None:
+def test_the_fetches_of_a_framework_are_timed_and_counted() -> None:
     calls: list[object] = []
     watch = FetchWatch(
-        mark=calls.append, on_epoch=lambda number: calls.append(("epoch", number)), on_batch=calls.append
+        mark=calls.append,
+        on_epoch=lambda number: calls.append(("epoch", number)),
+        on_batch=calls.append,
+        skip=BatchSkip(),
     )
     watch.begin_epoch(3)
     assert list(watch.timed(iter("ab"))) == ["a", "b"]
     assert calls == [("epoch", 3), "data", "other", "a", "data", "other", "b", "data", "other"]
+
+
+def test_batches_that_a_framework_fetches_are_dropped_in_steps_and_into_the_next_epoch_of_the_same_loader() -> None:
+    skip, loader = BatchSkip(), list(range(12))
+    watch = FetchWatch(mark=lambda phase: None, on_epoch=lambda number: None, on_batch=lambda batch: None, skip=skip)
+    batches = iter(loader)
+    assert [next(watch.timed(batches, loader)), next(watch.timed(batches, loader))] == [0, 1], "two a step"
+    assert (skip.batches_per_step, skip.length()) == (2, 12)
+    assert skip.ask(3, batches_per_step=2, crosses_epochs=True) == 6
+    skip.end_step()
+
+    assert list(watch.timed(batches, loader)) == [8, 9, 10, 11]
+    assert skip.num_dropped == 6
+
+    skip.end_step()
+    again = iter(loader)
+    assert next(watch.timed(again, loader)) == 0
+    assert skip.ask(1, batches_per_step=1, crosses_epochs=True) == 1
+    skip.end_step()
+    third = iter(loader)
+    assert next(watch.timed(third, loader)) == 1, "one more was to be dropped when the epoch ended"
 
 
 def test_an_iterator_that_is_timed_is_otherwise_itself() -> None:

@@ -30,8 +30,9 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 class Orders:
     """Gives the command from inside the run, and remembers the weights around it."""
 
-    def __init__(self, listening: Collector) -> None:
+    def __init__(self, listening: Collector, skip: int = 0) -> None:
         self._daemon = listening
+        self._skip = skip
         self.weights: dict[int, torch.Tensor] = {}
 
     def after(self, step: int, model: torch.nn.Module) -> None:
@@ -39,7 +40,8 @@ class Orders:
         if step == ORDER_AT:
             assert wait_until(lambda: self._holds(TARGET), 15)
             group = next(m.group for m in self._daemon.messages if isinstance(m, Holdings))
-            facts: dict[str, Any] = {"kind": "rollback", "group": group, "world": 1, "expires": time.time() + 60}
+            facts: dict[str, Any] = {"kind": "rollback", "group": group, "world": 1, "skip": self._skip}
+            facts["expires"] = time.time() + 60
             self._daemon.say(Command(number=2, boundary=BOUNDARY, target=TARGET, lr_scale=0.5, **facts))
             assert wait_until(lambda: self.outcomes(2), 15) == ["accepted"]
 
@@ -102,12 +104,12 @@ def test_a_lightning_run_goes_back(listening: Collector, tmp_path: Path) -> None
     assert trainer.optimizers[0].param_groups[0]["lr"] == pytest.approx(0.005), "whatever its two schedules do next"
 
 
-def test_a_run_of_the_hugging_face_trainer_goes_back(listening: Collector, tmp_path: Path) -> None:
+def test_a_run_of_the_hugging_face_trainer_goes_back_and_skips_batches(listening: Collector, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("accelerate")
     from caboose.huggingface import CabooseCallback
 
-    orders = Orders(listening)
+    orders, given = Orders(listening, skip=2), []
 
     class Told(transformers.TrainerCallback):  # type: ignore[misc, name-defined]  # imported at run time
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -119,14 +121,15 @@ def test_a_run_of_the_hugging_face_trainer_goes_back(listening: Collector, tmp_p
             self.network = torch.nn.Linear(4, 1)
 
         def forward(self, inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+            given.append(tuple(inputs[:, 0].tolist()))
             return {"loss": self.network(inputs).pow(2).mean()}
 
-    samples = [{"inputs": torch.randn(4)} for _ in range(80)]
+    samples = [{"inputs": torch.randn(4)} for _ in range(80)]  # an epoch of 20 steps
     arguments = transformers.TrainingArguments(
         output_dir=str(tmp_path / "out"),
         per_device_train_batch_size=4,
         learning_rate=0.01,
-        max_steps=20,
+        max_steps=30,
         save_strategy="no",
         use_cpu=True,
         report_to=[],
@@ -135,3 +138,7 @@ def test_a_run_of_the_hugging_face_trainer_goes_back(listening: Collector, tmp_p
     callback = CabooseCallback(job="train", endpoint=listening.endpoint, **AUTO)
     transformers.Trainer(Task(), arguments, train_dataset=samples, callbacks=[callback, Told()]).train()
     orders.check()
+    assert [m.can_skip for m in listening.messages if isinstance(m, Holdings)][-1]
+    assert len(given) == 30, "as many steps as were asked for, in a longer part of the second epoch"
+    assert len({sample for batch in given[:18] for sample in batch}) == 72
+    assert len({sample for batch in given[:20] for sample in batch}) < 80, "two were of the next epoch"

@@ -39,7 +39,7 @@ def test_advice_that_would_have_helped_says_by_how_much_once_its_incident_is_ove
 
 
 def test_advice_that_would_have_cost_more_says_so() -> None:
-    run = advised(22).healthy(40)
+    run = advised(31).healthy(40)
 
     (decision,) = run.decisions
     assert decision.saved is not None

@@ -81,7 +81,7 @@ def test_a_loss_that_stays_up_is_rolled_back_once_waiting_costs_more() -> None:
     run = stuck(guarded().healthy(100), 6)
     assert run.decisions == [], "it may pass by itself, as bad data do"
     assert run.job.rollback.triages[1].verdict == "lingering"
-    assert "steps later is expected to cost" in run.job.rollback.notes[1]
+    assert "is a short spike" in run.job.rollback.notes[1]
 
     stuck(run, 28)
 
@@ -91,6 +91,33 @@ def test_a_loss_that_stays_up_is_rolled_back_once_waiting_costs_more() -> None:
     assert decision.steps_lost == decision.boundary - 90
     assert decision.num_answers == {"done": 2}
     assert decision.seconds == 0.05
+
+
+@pytest.mark.parametrize("steps", [3, 8, 15, 22])
+def test_bad_data_of_less_than_thirty_steps_are_left_alone(steps: int) -> None:
+    run = stuck(guarded().healthy(109), steps).healthy(60)
+
+    assert [incident.rule for incident in run.job.incidents] == ["loss_spike"]
+    assert run.decisions == []
+
+
+@pytest.mark.parametrize("fall", [0.97, 0.94])
+def test_bad_data_that_the_run_learns_from_are_left_alone(fall: float) -> None:
+    """Their loss falls slowly while they are fed, and is back at once when they end."""
+    run = guarded().healthy(109)
+    run.losses(*(2.0 + 2.5 * fall ** np.arange(14)) * (1.0 + 0.01 * np.random.default_rng(2).standard_normal(14)))
+    run.healthy(60)
+
+    assert [incident.rule for incident in run.job.incidents] == ["loss_spike"]
+    assert run.decisions == []
+
+
+def test_spikes_are_left_alone_as_long_as_the_configuration_says() -> None:
+    hasty = {"patience_steps": 0, "caution": 1.0}
+    runs = [guarded(rollback={"spike_steps": steps, **hasty}).healthy(109) for steps in (0, 30)]
+    decided = [stuck(run, 60).decisions[0].step - 109 for run in runs]
+
+    assert decided[0] < decided[1] <= 31
 
 
 def test_a_loss_that_rises_and_rises_is_rolled_back_within_fifteen_steps() -> None:

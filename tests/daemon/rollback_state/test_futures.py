@@ -101,6 +101,23 @@ def test_what_a_disturbance_that_goes_on_will_lose_is_lost_with_a_rollback_too()
     assert (stays.ongoing[:, 0] >= stays.ongoing[:, -1]).all()
 
 
+def test_a_loss_is_back_the_likelier_the_longer_it_is_waited_for() -> None:
+    found = foreseen(2.0 * np.exp(-np.arange(10) / 8.0))
+
+    chances = [found.is_back(steps, 0.2) for steps in (0.0, 5.5, 20.0, 1e6)]
+
+    assert chances == sorted(chances)
+    assert chances[1] < 0.5 < chances[2], "2 * exp(-t / 8) is at 0.2 after 18 steps, of which 9 are past"
+    assert found.is_back(0.0, 5.0) == pytest.approx(1.0)
+
+
+def test_a_disturbance_that_rises_leaves_what_it_did_and_one_that_is_flat_may_leave_nothing() -> None:
+    flat, rising = foreseen(np.full(12, 1.0)), foreseen(0.4 + 0.1 * np.arange(12))
+
+    assert flat.is_back(10.0, 0.1) > 0.05
+    assert rising.is_back(10.0, 0.1) < 0.01
+
+
 def test_a_rollback_that_is_cheap_is_not_put_off() -> None:
     later, _ = foreseen(np.full(20, 1.9)).if_decided_later(19.0, 25.0)
 

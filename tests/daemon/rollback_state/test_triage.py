@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from caboose_daemon.rollback_state.cost import weigh
+from caboose_daemon.rollback_state.cost import Cost, weigh
 from caboose_daemon.rollback_state.loss_level import Losses, level_of
 from caboose_daemon.rollback_state.triage import LOST_AFTER, Triage, judge
 
@@ -207,10 +207,11 @@ def test_lost_weights_are_worth_any_price() -> None:
 def test_a_rollback_waits_while_deciding_later_is_expected_to_cost_less() -> None:
     early, late = judged([1.0] * 6), judged([1.0] * 40)
 
-    soon = weigh(early, target=120, boundary=210, skip=0, caution=1.0)
+    soon = weigh(early, target=160, boundary=210, skip=0, caution=1.0)
+    assert soon.is_cheaper
     assert soon.later < soon.going_back
     assert not soon.is_worth_it
-    assert "deciding" in soon.reason or not soon.is_cheaper
+    assert "steps later is expected to cost" in soon.reason
 
     settled = weigh(late, target=190, boundary=245, skip=0, caution=1.25)
     assert settled.later > settled.going_back
@@ -223,6 +224,36 @@ def test_where_even_the_least_cost_of_waiting_is_higher_no_caution_is_needed() -
     assert not cost.is_cheaper
     assert cost.is_worth_it
     assert cost.reason == "rollback is cheaper: waiting loses 61 steps, at least 56 > 55 steps of a rollback"
+
+
+def test_a_spike_that_may_be_over_soon_is_waited_for_though_a_rollback_costs_less() -> None:
+    falls = judged(3.0 * np.exp(-np.arange(8) / 9.0))
+    assert falls.futures is not None
+    near = {"target": 197, "boundary": 212, "skip": 0, "caution": 1.0}
+
+    cost = weigh(falls, **near, spike_steps=30.0)
+
+    assert cost.short > 0.5
+    assert not cost.is_worth_it
+    assert weigh(falls, **near).short == 0.0, "nothing is known to be over within 0 steps"
+    assert weigh(falls, **near, spike_steps=12.0).short < cost.short
+
+
+def test_a_tenth_of_a_giant_loss_is_not_over() -> None:
+    falls = judged(1e6 * np.exp(-np.arange(8) / 6.0))
+
+    assert weigh(falls, target=197, boundary=212, skip=0, caution=1.0, spike_steps=30.0).short < 0.05
+
+
+def test_the_reason_names_the_probability_that_it_is_a_short_spike() -> None:
+    cost = Cost(waiting=90.0, going_back=20.0, caution=1.25, least=30.0, short=0.32)
+
+    assert not cost.is_worth_it
+    assert cost.reason == (
+        "too early: with a probability of 32% this is a short spike (waiting is expected to lose 90 steps, a rollback "
+        "20 steps)"
+    )
+    assert Cost(waiting=90.0, going_back=20.0, caution=1.25, short=0.04).is_worth_it
 
 
 def test_the_time_to_restore_is_lost_too() -> None:
