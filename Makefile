@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long test-rest lint types contracts docs docs-site dashboards pictures screenshots deploy wheel-test soak crash-points fuzz bench-overhead bench-detection bench-power bench-metamorphic bench-drawn bench-rules bench-ingest bench-relays bench-snapshots bench-gate bench-rollback bench-regret bench-regret-real bench-page bench-stream bench-verify bench-randomised drills chaos tools clean
+.PHONY: help setup demo test test-long test-rest lint types contracts docs docs-site dashboards pictures screenshots deploy wheel-test soak crash-points fuzz bench-overhead bench-detection bench-power bench-metamorphic bench-leave-one-out bench-drawn bench-rules bench-ingest bench-relays bench-snapshots bench-gate bench-rollback bench-regret bench-regret-real bench-page bench-stream bench-verify bench-randomised drills chaos tools clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -124,6 +124,10 @@ bench-power: setup ## how small a fault the rules find: faults spliced into heal
 bench-metamorphic: setup ## verdicts that must not change with units, step numbers and cadence (CORPUS=DIR; about five minutes)
 	@test -n "$(CORPUS)" || { echo "give the directory of the labelled logs: make bench-metamorphic CORPUS=DIR"; exit 2; }
 	@$(BIN)/python bench/metamorphic.py $(CORPUS) $(ARGS)
+
+bench-leave-one-out: setup ## detection with thresholds chosen on the other repositories alone (CORPUS=DIR; about half an hour)
+	@test -n "$(CORPUS)" || { echo "give the directory of the labelled logs: make bench-leave-one-out CORPUS=DIR"; exit 2; }
+	@$(BIN)/python bench/leave_one_out.py $(CORPUS) $(ARGS)
 
 bench-drawn: setup ## detection on drawn curves of many shapes, lengths and noises (about a minute; ARGS=-v for each wrong verdict)
 	@$(BIN)/python bench/drawn.py $(ARGS)

@@ -4,17 +4,17 @@
     python bench/leave_one_out.py CORPUS --rules plateau,overfitting
     make bench-leave-one-out CORPUS=DIR
 
-The corpus is that of `bench/detection.py`. The rules' thresholds were chosen by people who had seen all of its logs. Here
-each is chosen again by a procedure: every number of every rule about curves is multiplied by each of `FACTORS` (a ratio's
-distance from 1 is), and for each repository the factor that does best on all *other* repositories is taken. The logs of
-the repository are then judged with all thresholds chosen in this way. If the figures stay, they do not hang on having
-seen the repository; what a person saw of the shape of a rule cannot be left out in this way.
+The corpus is that of `bench/detection.py`. The rules' thresholds were chosen by people who had seen all of its logs.
+Here each is chosen again by a procedure: every number of every rule about curves is multiplied by each of `FACTORS`
+(of a ratio, its distance from 1), and for each repository the factor that does best on all *other* repositories is
+taken. The logs of the repository are then judged with all thresholds chosen in this way. If the figures stay, they do
+not depend on having seen the repository; what a person saw of the shape of a rule cannot be left out in this way.
 
 Design
 ------
-Thresholds are chosen one at a time, the others at their defaults, on the logs of at most `SHORT` rows: rules do not read
-each other, so a variant replays one rule alone. Among factors that do equally well, the middle one is taken. The final
-judgement uses every log, whole, with all rules. A factor's badness weighs the four figures by their goals.
+Thresholds are chosen one at a time, the others at their defaults, on the logs of at most `SHORT` rows: rules do not
+read each other, so a variant replays one rule alone. Among factors that do equally well, the middle one is taken. The
+final judgement uses every log, whole, with all rules. A factor's badness weighs the four figures by their goals.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from typing import NamedTuple
 from detection import SLOW, SUDDEN, Alarm, Run, Score, judge, read_corpus, repositories, table
 from verdicts import Raised, progress
 
-from caboose_daemon.config import build_rules, load
+from caboose_daemon.config import build_rules
 from caboose_daemon.offline.replay.logs import read_log
 from caboose_daemon.offline.replay.player import play
 from caboose_daemon.rules import RULES
@@ -89,7 +89,6 @@ def _default(rule: str, key: str) -> float:
     config = build_rules("defaults", {})[rule]
     value: float = getattr(config, key)
     return value
-
 
 
 def findings(path: Path, tables: Mapping[str, Mapping[str, float]], rule: str | None) -> list[Raised]:
@@ -189,7 +188,6 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args()
     runs = read_corpus(options.corpus)
-    config = load(None)
     short = [run for run in runs if len(run.steps) <= SHORT]
     paths = [options.corpus / "runs" / f"{run.id}.csv" for run in runs]
     short_paths = [path for path, run in zip(paths, runs, strict=True) if len(run.steps) <= SHORT]

@@ -7,9 +7,9 @@ its gradients makes new ones, or changes them once more. So the smallest trained
 one optimizer step to the next: the same tensor, changed by one backward pass alone (and by the clippers that were seen
 in between), has kept what it had. One forward pass between two steps is judged; more may be an accumulation.
 
-DDP copies the reduced gradient over the local one, which is a change as well. How many such changes a pass brings shows
-in the first gradient, which is new and was never cleared. Gradients that are views of DDP's buckets share their versions
-with other parameters': there nothing is said.
+DDP copies the reduced gradient over the local one, which is a change as well. How many such changes a pass brings
+shows in the first gradient, which is new and was never cleared. Gradients that are views of DDP's buckets share their
+versions with other parameters': these are not judged.
 
 The first new gradient ends it: a loop that clears its gradients does so at every step. Nothing waits for the device.
 """
@@ -46,7 +46,7 @@ class KeptGradients:
         gradient = None if self._parameter is None else self._parameter.grad
         if self._num_copies is None and gradient is not None:
             self._num_copies = gradient._version - self._num_clips if self._num_forwards == 1 else 0
-            if gradient._is_view():
+            if gradient._is_view():  # noqa: SLF001 - torch has no other name for it
                 self._end()
         if self._parameter is None or self._gradient is None:
             return

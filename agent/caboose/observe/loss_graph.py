@@ -165,7 +165,7 @@ def _mistake(found: Found) -> str:
 
 
 def _is_over_batch(node: Any) -> bool:
-    """Whether a softmax of logits that weights made is taken over the samples. Pairs of samples have no such weights."""
+    """Whether a softmax of logits that weights made is over the samples. Pairs of samples have no such weights."""
     if node.name() != LOG_SOFTMAX or node._saved_dim != 0:  # noqa: SLF001 - torch has no other name for it
         return False
     before = _input(node)

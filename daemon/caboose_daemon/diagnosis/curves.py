@@ -220,6 +220,7 @@ def _explained(levels: NDArray[np.float64], place: int) -> float:
     rest = float(np.sum((before - before.mean()) ** 2) + np.sum((after - after.mean()) ** 2))
     return 1.0 - rest / float(np.sum((levels - levels.mean()) ** 2))
 
+
 MIN_CALM = 20
 THROWN, STILL_CALM = 10.0, 1.5
 """Ratios to the usual gradient norm: of one that throws a model, and up to which those before it are usual."""

@@ -8,8 +8,8 @@ its own data, so the smallest share over the ranks is the best bound on what is 
 means little: a unit that is active for one sample in a hundred would look dead, so small windows are not judged.
 
 A large share is a warning, except where the run has learned: trained nets have such layers and work, so there a share
-up to `critical_share` is a note. It is critical where units are *dying*: the share passed `critical_share`, stayed there
-for a second window, and was clearly lower not long before.
+up to `critical_share` is a note. It is critical where units are *dying*: the share passed `critical_share`, stayed
+there for a second window, and was clearly lower not long before.
 """
 
 from dataclasses import dataclass

@@ -98,4 +98,4 @@ def test_gradients_that_ddp_copies_are_kept_or_cleared_as_others(clips: bool) ->
 
     assert ddp(never)
     assert not any(ddp(clear) for clear in (in_front, in_between, at_the_end))
-    assert not ddp(never, gradient_as_bucket_view=True), "nothing is said of views"
+    assert not ddp(never, gradient_as_bucket_view=True), "views are not judged"

@@ -23,7 +23,9 @@ class BadShard(Cause):
         member = case.episode("rank_outlier")
         parted = curves.ranks_parted(case)
         if parted is not None and case.found("replica_desync"):
-            yield opposes(STRONG, "the replicas differ: the ranks' losses are those of other weights, not of other data")
+            yield opposes(
+                STRONG, "the replicas differ: the ranks' losses are those of other weights, not of other data"
+            )
         elif parted is not None:
             now = f"{parted.low:.3g} to {parted.high:.3g} since step {case.onset:,}"
             text = f"the ranks' losses were near {parted.usual:.3g} and are {now}: same weights, so different data"

@@ -93,7 +93,7 @@ class LrTooHigh(Cause):
         rewritten, update = case.most("lr_too_high", "rewritten"), case.most("lr_too_high", "update_ratio")
         gradient = curves.gradient_out_of_calm(case)
         if rewritten and gradient is not None and rewritten / gradient < HEALTHY_UPDATE:
-            text = f"one step changed the weights by {100 * rewritten:.3g} %, by a gradient of {gradient:,.3g}x the usual norm"
+            text = f"one step changed the weights by {100 * rewritten:.3g} %, with {gradient:,.3g}x the usual gradient"
             yield opposes(FAIR, f"{text}: a usual one changes them by {100 * rewritten / gradient:.1g} %")
         elif rewritten:
             yield supports(STRONG, f"one step changed the weights by {100 * rewritten:.3g} %")

@@ -2,11 +2,11 @@
 
 Design
 ------
-Of three ranks and more the odd one is found among its peers. Two have no peers, but their weights are the same, and the
-difference of their losses is noise around zero if their data are alike. So the difference is averaged with an exponential
-memory, and must exceed zero by far more than such an average of its own noise does, by a share of the higher loss, and by
-a share of the loss that the run began with: near zero, losses that hardly differ are many times each other. The higher
-loss is taken for the odd one, since odd data are hard to learn.
+Of three ranks and more the odd one is found among its peers. Two have no peers, but their weights are the same, and
+the difference of their losses is noise around zero if their data are alike. So the difference is averaged with an
+exponential memory, and must exceed zero by far more than such an average of its own noise does, by a share of the
+higher loss, and by a share of the loss that the run began with: near zero, losses that hardly differ are many times
+each other. The higher loss is taken for the odd one, since odd data are hard to learn.
 """
 
 import math
