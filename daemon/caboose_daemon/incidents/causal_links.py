@@ -98,6 +98,7 @@ CONFIRMED_BY: Mapping[str, str] = {"high_lr": "lr_too_high", "low_lr": "lr_too_l
 WARNS_OF: Mapping[str, frozenset[str]] = {
     "high_lr": CONSEQUENCES["lr_too_high"] | {"loss_scale_collapse"},
     "low_lr": CONSEQUENCES["lr_too_low"],
+    "high_eps": CONSEQUENCES["lr_too_low"] | {"lr_too_low"},
     "fp16_without_scaler": CONSEQUENCES["loss_scale_collapse"] | {"loss_scale_collapse", "gradient_vanishing"},
     "no_clipping": BREAKS | {"loss_scale_collapse"},
     "no_warmup": BREAKS | {"lr_too_high", "oscillation", "loss_scale_collapse"},

@@ -21,7 +21,7 @@ from caboose_daemon.rules.parts import risky_model
 from caboose_daemon.rules.parts.finding import Finding, Severity
 from caboose_daemon.rules.parts.lasting_rule import LastingRule
 from caboose_daemon.rules.parts.rule import RuleConfig
-from caboose_daemon.rules.parts.unexplained import RANKS
+from caboose_daemon.rules.parts.unexplained import RANKS, Unexplained
 from caboose_daemon.rules.parts.updates import Updates
 from caboose_daemon.rules.parts.validation import of_events
 from caboose_daemon.steps.aligned import AlignedStep
@@ -92,6 +92,7 @@ class ConfigAdvice(LastingRule[ConfigAdviceConfig]):
         self._best_accuracy: float | None = None
         self._layers: Sequence[Layer] = ()
         self._num_sampled = 0
+        self._unexplained = Unexplained()
         self._num_inputs: float | None = None
         """Samples that the model was called with, the most of any sampled step; None where no loop shows its inputs."""
 
@@ -185,6 +186,7 @@ class ConfigAdvice(LastingRule[ConfigAdviceConfig]):
             self._was_clipped = clipping is not None and clipping.max_norm is not None
 
     def _follow_samples(self, view: JobView, step: AlignedStep) -> None:
+        self._unexplained.observe(step)
         if step.is_sampled:
             self._num_sampled += 1
             self._num_inputs = max((*_num_inputs(step), self._num_inputs or 0.0)) or None
@@ -202,7 +204,9 @@ class ConfigAdvice(LastingRule[ConfigAdviceConfig]):
         return {
             "norm_of_few": risky_model.norm_of_few(view.facts, view.config, self._num_inputs),
             "large_inputs": risky_model.large_inputs(view.layers, view.modules, self._largest_inputs),
-            "one_class": risky_model.one_class(self._shares, self._num_targets, self._best_accuracy),
+            "one_class": risky_model.one_class(
+                self._shares, self._num_targets, self._best_accuracy, self._unexplained.share
+            ),
         }
 
     def _advise(self, step: int, advice: list[tuple[str, Severity, str]]) -> Finding | None:
@@ -235,6 +239,9 @@ class ConfigAdvice(LastingRule[ConfigAdviceConfig]):
             optimizer = next(group.optimizer for group in view.groups if _rate(group) == max(adam_rates))
             text = f"learning rate {max(adam_rates):g} is high for {optimizer}"
             advice.append(("high_lr", self._about_rates(view), f"{text} (usual: up to {self.config.highest_lr:g})"))
+        high_eps = risky_model.eps([group for group in view.groups if _is_adam(group)])
+        if high_eps is not None:
+            advice.append(("high_eps", Severity.WARNING, high_eps))
         if view.facts.get("precision") == "float16" and view.facts.get("scaler") is False:
             text = "float16 parameters without a GradScaler: small gradients become zero"
             advice.append(("fp16_without_scaler", Severity.WARNING, text))

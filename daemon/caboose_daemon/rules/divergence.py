@@ -19,6 +19,8 @@ A rise can also be too slow for that, or have no level before it: a loss that ha
 for a third of the run, and is not coming back (see `long_rise`). Above where the run began that is critical. So is
 either of them at the last row of a log, at `ratio` times the best level or more: this run does not come back.
 
+A loss that runs to minus infinity (see `runaway`) is critical as well: it is not the loss that was meant.
+
 The best level is never forgotten within an attempt, so a diverged level is not learned as normal. A run that recovered
 several times before, as in adversarial training, is reported only when the rise is higher or longer than those (see
 `past_spikes`).
@@ -29,6 +31,7 @@ from collections import deque
 from dataclasses import dataclass
 from statistics import median
 
+from caboose_daemon.format import amount
 from caboose_daemon.rules.parts.baseline import Baseline
 from caboose_daemon.rules.parts.curve import Curve, trend
 from caboose_daemon.rules.parts.finding import Finding, Severity
@@ -38,6 +41,7 @@ from caboose_daemon.rules.parts.long_rise import LongRise, Risen
 from caboose_daemon.rules.parts.past_spikes import PastSpikes
 from caboose_daemon.rules.parts.progress import Progress
 from caboose_daemon.rules.parts.rule import Rule, RuleConfig
+from caboose_daemon.rules.parts.runaway import Runaway
 from caboose_daemon.steps.view import JobView
 
 RECENT = 9
@@ -107,6 +111,7 @@ class Divergence(Rule[DivergenceConfig]):
         self._left_at = 0
         self._past = PastSpikes()
         self._rise = LongRise()
+        self._runaway = Runaway()
         self._rise_onset: int | None = None
         self._first_step: int | None = None
         self._num_losses = 0
@@ -128,9 +133,10 @@ class Divergence(Rule[DivergenceConfig]):
         self._ends_here = step.stands_for_many and is_last(view, self._num_losses)
         self._progress.observe(loss, view)
         self._rise.add(loss, self.config.slow_points if step.stands_for_many else self.config.slow_steps)
+        self._runaway.add(loss)
         slow = None if self._is_reported else self._follow_rise(step.step)
         quick = self._follow_level(step.step, loss)
-        return slow or quick
+        return slow or quick or (self._run_away(step.step, loss) if self._runaway.since else None)
 
     def _follow_level(self, step: int, loss: float) -> Finding | None:
         """By the level of the last few losses."""
@@ -172,6 +178,9 @@ class Divergence(Rule[DivergenceConfig]):
     def resume(self, finding: Finding) -> None:
         """The best level is in the finding."""
         values = finding.values
+        if "runs_away" in values:
+            self._runaway.restore(values["first"])
+            return
         self._best, self._scale, self._peak = values["best"], values["scale"], values["peak"]
         self._progress.restore(values.get("first", self._best), self._best)
         self._limit = self._best + (self.config.ratio - 1.0) * self._progress.size(self._best)
@@ -239,6 +248,21 @@ class Divergence(Rule[DivergenceConfig]):
         was_reported, self._is_reported = self._is_reported, False
         self._worst, self._peak = Severity.WARNING, -math.inf
         return finding if was_reported else None
+
+    def _run_away(self, step: int, loss: float) -> Finding:
+        """The loss has no least value: it is critical, for nothing of it will be of use."""
+        first = self._runaway.first
+        summary = f"loss runs to minus infinity: {loss:.4g}, {amount(abs(loss) / max(first, 1e-12))}x its first size"
+        values = {"level": loss, "best": loss, "scale": self._scale, "peak": loss, "first": self._progress.first}
+        return Finding(
+            rule=self.name,
+            severity=self.capped(Severity.CRITICAL),
+            step=step,
+            onset_step=self._first_step if self._first_step is not None else step,
+            summary=summary,
+            state="diverging",
+            values={**values, "runs_away": 1.0},
+        )
 
     def _is_long_rise(self, risen: Risen) -> bool:
         height = risen.level - risen.best

@@ -43,7 +43,7 @@ from caboose_daemon.rules.parts.origins import (
 from caboose_daemon.rules.parts.rule import Rule, RuleConfig
 from caboose_daemon.rules.parts.scaling import SkippedSteps
 from caboose_daemon.steps.aligned import AlignedStep
-from caboose_daemon.steps.view import JobView
+from caboose_daemon.steps.view import MOVING_OBJECTIVE, JobView
 
 CIRCUMSTANCES = ("was_looked_into", "bad_inputs", "loss_is_infinite", "largest_activation")
 
@@ -90,6 +90,8 @@ class NonFinite(Rule[NonFiniteConfig]):
         self._origin: Origin | None = None
         self._was_positive = False
         self._num_zero = 0
+        self._is_zero_usual = False
+        """Whether the objective moves: where nothing is better than expected, the loss of a policy is 0."""
         self._skipped = SkippedSteps()
         self._num_skipped = 0
         self._modules = WatchedModules()
@@ -110,6 +112,7 @@ class NonFinite(Rule[NonFiniteConfig]):
         if self._is_finite_log_row(step):
             return self._of_validation(step.step)
         is_skipped = self._skipped.observe(step)
+        self._is_zero_usual = MOVING_OBJECTIVE in view.visible
         bad = self._look(step, is_skipped=is_skipped)
         if not bad.is_any:
             return self._calm(step) if self._origin is not None else self._of_validation(step.step)
@@ -174,7 +177,8 @@ class NonFinite(Rule[NonFiniteConfig]):
         module = None
         if not is_skipped or is_loss:
             module = self._modules.look(step, is_harmful=is_harmful)
-        return _Bad(is_loss, is_gradient, module, weights, self._is_nan_as_zero(step))
+        is_zero = self._is_nan_as_zero(step) and not self._is_zero_usual
+        return _Bad(is_loss, is_gradient, module, weights, is_zero)
 
     def _begin(self, view: JobView, step: AlignedStep, bad: _Bad) -> Origin:
         if bad.zero and not (bad.loss or bad.gradient):

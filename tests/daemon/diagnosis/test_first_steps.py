@@ -78,6 +78,15 @@ def test_a_loop_without_an_optimizers_step_has_no_cut_graph() -> None:
     assert first(flat, curves={"loss": [1.6] * 300, "grad_norm": [0.0] * 300}) == "graph_disconnected"
 
 
+def test_a_layer_without_a_unit_that_fires_is_no_cut_in_the_graph() -> None:
+    """A ReLU at the output: every prediction is 0, and so is every gradient."""
+    flat = a_finding("not_learning", 1, values={"level": 1.6})
+    dead = a_finding("dead_units", 1, values={"share": 1.0, "num_layers": 1.0})
+    curves = {"loss": [1.6] * 300, "grad_norm": [0.0] * 300}
+
+    assert first(dead, flat, curves=curves, facts={"activations": "ReLU"}) == "dying_relu"
+
+
 def test_a_clipping_limit_of_zero_is_no_limit() -> None:
     """The norm that was clipped has overflowed, and the ratio is zero."""
     found = a_finding("clipping", 250, values={"share": 1.0, "clip_ratio": 0.0})

@@ -32,6 +32,8 @@ def test_a_mistake_in_the_loss_comes_first_whatever_broke() -> None:
     below = {"loss": np.linspace(-1.0, -900.0, 400)}
 
     assert best(breaks, facts={"loss_mistake": "negated"}, curves=below, visible=SEEN) == "wrong_loss"
+    away = a_finding("divergence", 1, severity=Severity.CRITICAL, values={"runs_away": 1.0})
+    assert best(away, curves=below, visible=SEEN) == "wrong_loss", "of the user's own, whose graph is not known"
     flat = a_finding("plateau", 300)
     assert best(flat, facts={**PLAIN, "loss_mistake": "softmax_twice"}, visible=SEEN) == "softmax_twice"
 

@@ -40,6 +40,7 @@ def advice(story: Scenario) -> set[str]:
         (a_run(facts={"init_he_min": 0.0, "init_he_max": 0.001}), "initial_weights", "warning"),
         (a_run(facts={"init_recurrent": 8.0}), "initial_weights", "warning"),
         (a_run(lr=0.01, weight_decay=3.0), "high_decay", "warning"),
+        (a_run(eps=1.0), "high_eps", "warning"),
         (a_run(facts={"norms": "BatchNorm2d", "batch_size": 2}), "norm_of_few", "warning"),
         (a_run(facts={"num_parameters": 1000, "frozen_at_random": 600}), "frozen_at_random", "warning"),
         (a_run(facts={"loss_mistake": "softmax_twice"}), "softmax_twice", "warning"),
@@ -60,6 +61,7 @@ def advice(story: Scenario) -> set[str]:
         "zero weights",
         "large recurrent weights",
         "high decay",
+        "high eps",
         "batch norm of two",
         "frozen at random",
         "softmax of a softmax",
@@ -133,6 +135,11 @@ def test_targets_of_one_class_are_advised_unless_evaluations_tell_the_others_apa
     story = seen(commonest_share=0.96, steps=150)
     story.says(0, Event(attempt=0, step=150, time=story.now, kind="validation", fields={"loss": 0.1, "accuracy": 0.99}))
     assert story.healthy(100).is_silent
+
+
+def test_targets_of_one_class_are_nothing_where_the_loss_shows_that_the_others_are_told_apart() -> None:
+    assert advice(seen(commonest_share=0.92, target_entropy=2.1)) == {"one_class"}, "a loss of 2.0"
+    assert seen(commonest_share=0.92, target_entropy=4.0).is_silent
 
 
 def test_a_transformer_without_clipping_and_warm_up_is_advised_after_a_while() -> None:

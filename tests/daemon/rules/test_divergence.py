@@ -260,3 +260,17 @@ def test_goes_on_with_the_same_onset_and_basin_after_a_restart() -> None:
     assert episode.severity == "critical"
     assert episode.last.state == "resolved"
     assert episode.last.values["best"] == pytest.approx(2.0, rel=0.02)
+
+
+# Downwards
+
+
+def test_a_loss_that_runs_to_minus_infinity_is_critical_and_one_that_has_a_least_value_is_not() -> None:
+    """A likelihood whose sign was forgotten, beside a similarity that comes close to -1 and a density that sharpens."""
+    away = Watch("divergence").over(views(-1.6 * 1.02 ** np.arange(400.0)))
+    episode = away.only()
+    assert (episode.severity, episode.first.onset_step) == ("critical", 0)
+    assert lacks(episode.first.summary, "minus infinity", "x its first size") == []
+
+    assert Watch("divergence").over(views(-1.0 + 0.99 * 0.98 ** np.arange(400.0))).is_silent
+    assert Watch("divergence").over(views(40.0 - 60.0 * (1.0 - 0.99 ** np.arange(400.0)))).is_silent

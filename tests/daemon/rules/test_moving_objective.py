@@ -36,3 +36,12 @@ def test_a_gradient_that_jumps_with_its_target_is_a_note_and_one_that_stays_high
     assert story(8, 95.0) == "info", "a copied target network"
     assert story(60, 20.0) == "warning"
     assert story(30, 300.0) == "critical"
+
+
+def test_a_policy_whose_loss_is_exactly_zero_expected_what_it_got() -> None:
+    def rules(aim: str) -> set[str]:
+        told = scenario(ranks=1, facts={"objective": aim}).healthy(60).zero_loss(at=61, steps=5)
+        return {episode.rule for episode in told.episodes}
+
+    assert "non_finite" in rules("supervised")
+    assert "non_finite" not in rules("reinforcement")

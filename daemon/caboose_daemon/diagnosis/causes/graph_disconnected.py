@@ -13,6 +13,8 @@ from caboose_daemon.incidents.diagnosis_record import Advice
 
 MOST = 0.3
 """Share of the trainable parameters, those that only an optimizer has included."""
+ALL_DEAD = 0.99
+"""Share of dead units of a layer that passes no gradient on."""
 MANY = 0.5
 """Share of layers without gradient at which the graph is cut near the loss."""
 
@@ -51,6 +53,8 @@ class GraphDisconnected(Cause):
             yield supports(SLIGHT, f"{without:.0f} trainable layers get no gradient")
         elif len(known) >= 20 and case.is_quiet("frozen_parameters"):
             yield opposes(STRONG, f"gradients reach every layer (norm {np.median(known[-50:]):.2g})")
+        if (case.value("dead_units", "share") or 0.0) > ALL_DEAD:
+            yield opposes(DECISIVE, "a layer has no unit that fires: the graph is whole, and its gradient is zero")
         if case.found(*BREAKS, "oscillation"):
             yield opposes(STRONG, "the loss jumps or swings: weights move")
         if without and zero_gradients(case):

@@ -7,7 +7,7 @@ from caboose_daemon.diagnosis.cause import FAIR, SLIGHT, STRONG, Cause, Evidence
 from caboose_daemon.incidents.causal_links import EXTREME
 from caboose_daemon.incidents.diagnosis_record import Advice
 
-NAMES = ("fp16_without_scaler", "low_lr", "high_lr", "adam_l2", "no_clipping", "no_warmup")
+NAMES = ("fp16_without_scaler", "high_eps", "low_lr", "high_lr", "adam_l2", "no_clipping", "no_warmup")
 """Keys of config_advice, the worst first."""
 
 
@@ -39,6 +39,7 @@ class RiskySettings(Cause):
             ),
             "low_lr": (f"raise the learning rate; {optimizer} hardly moves the weights at this one", "lr=1e-4"),
             "high_lr": (f"lower the learning rate to a usual one for {optimizer}", "lr=1e-3"),
+            "high_eps": ("set eps to its default", "optimizer = torch.optim.AdamW(model.parameters(), eps=1e-8)"),
             "adam_l2": ("use decoupled weight decay", "optimizer = torch.optim.AdamW(...)"),
             "no_clipping": ("clip gradients", "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"),
             "no_warmup": (

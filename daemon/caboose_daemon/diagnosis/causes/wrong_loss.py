@@ -34,7 +34,9 @@ class WrongLoss(Cause):
         elif case.fact("loss_kind"):
             yield opposes(FAIR, f"the loss's graph shows a plain {case.fact('loss_kind')}")
         losses = case.since("loss")
-        if len(losses) and losses.min() >= 0 and mistake not in OF_ITS_FORM:
+        if case.value("divergence", "runs_away"):
+            yield supports(DECISIVE, "the loss runs to minus infinity: what was meant has a least value")
+        elif len(losses) and losses.min() >= 0 and mistake not in OF_ITS_FORM:
             yield opposes(STRONG, "the loss was never below zero")
 
     def advise(self, case: Case) -> Advice:

@@ -18,6 +18,9 @@ LARGE_INIT, SMALL_INIT = 4.0, 0.01
 """Standard deviation of a layer's initial weights relative to He initialisation: of the largest layer."""
 STRETCH = 3.0
 """Factor by which initial recurrent weights stretch a state at each step of a sequence."""
+HIGH_EPS = 0.01
+TOLD_APART = 0.7
+"""Loss as a share of that of an answer without a look at the inputs, below which a model looks at them."""
 HIGH_DECAY = 0.01
 """Share of the weights that decay removes at each step."""
 FEW_SAMPLES = 2
@@ -157,8 +160,24 @@ def linear_pairs(facts: Facts) -> str | None:
     return f"{num:.0f} linear layers follow another one without an activation between them: together they are linear"
 
 
-def one_class(shares: Sequence[float], num_samples: float, accuracy: float | None) -> str | None:
-    """Targets nearly all of one class, where no evaluation shows that the others are told apart."""
+def eps(groups: Sequence[Group]) -> str | None:
+    """An epsilon beside which the square root of Adam's second moment is nothing: updates shrink with the gradient."""
+    for group in groups:
+        value = group.settings.get("eps")
+        if isinstance(value, int | float) and value > HIGH_EPS:
+            return f"eps {value:g} in {group.optimizer} is above most gradients: its steps are far below the rate"
+    return None
+
+
+def one_class(
+    shares: Sequence[float], num_samples: float, accuracy: float | None, unexplained: float | None
+) -> str | None:
+    """Targets nearly all of one class, where neither evaluation nor loss shows that the others are told apart.
+
+    `unexplained` is the loss as a share of that of an answer without a look at the inputs.
+    """
+    if unexplained is not None and unexplained < TOLD_APART:
+        return None
     if len(shares) < MIN_SAMPLES or num_samples < MIN_TARGETS or (share := sum(shares) / len(shares)) < DOMINANT:
         return None
     if accuracy is not None and accuracy > share + BETTER:
