@@ -137,7 +137,7 @@ def _learning() -> list[Panel]:
             unit="short",
             about="Both falling together is normal. Validation rising while training falls is overfitting; both high"
             " and flat is underfitting.",
-            rules=("overfitting", "underfitting", "data_repetition"),
+            rules=("overfitting", "generalisation_gap", "underfitting", "data_repetition"),
             size=(8, 10),
         ),
         curves(

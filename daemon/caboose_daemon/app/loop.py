@@ -264,7 +264,7 @@ class Loop:
         key = self._port.key_of(received)
         if key is None:
             return  # it was revoked
-        if received.frames[0] == UP_START:
+        if received.frames[:1] == [UP_START]:
             self._handle_bundle(received, now, key)
         else:
             self._answer(self._receiver.handle(received.peer, received.frames, now, key), now)

@@ -27,7 +27,7 @@ from caboose_daemon.offline.replay.logs.wandb_file import SUFFIX, read_wandb
 
 IN_DIRECTORIES = ("trainer_state.json", "metrics.csv")
 """Logs that trainers write beside their checkpoints, looked for where a directory has no event files."""
-FORMATS = "CSV, JSON, JSONL, trainer_state.json, TensorBoard event files, or a run of W&B, MLflow, Trackio or Aim"
+FORMATS = "CSV, JSON, JSONL, trainer_state.json, TensorBoard event files, or a run of W&B, MLflow or Trackio"
 OF_RUN = ":"
 """Between a tracker's file, which may have several runs, and the name of one."""
 
