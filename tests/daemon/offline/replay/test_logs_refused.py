@@ -20,8 +20,8 @@ BAD_INPUTS: dict[str, tuple[str | bytes, str]] = {
     "header alone": ("step,loss\n", "no rows yet; try again when the run has logged its first step"),
     "garbage": (
         bytes(range(256)),
-        "neither text nor an event file; expected CSV, JSON, JSONL, trainer_state.json, TensorBoard event files, or a run"
-        " of W&B, MLflow or Trackio",
+        "neither text nor an event file; expected CSV, JSON, JSONL, trainer_state.json, TensorBoard event files, or a"
+        " run of W&B, MLflow or Trackio",
     ),
     "no loss": ("step,acc\n1,2\n", "no loss column; found step, acc; name the column loss"),
     "loss misspelt": (
