@@ -129,7 +129,7 @@ def test_a_guard_that_tripped_takes_its_hooks_out_and_the_daemon_is_told(
     assert not optimizer._optimizer_step_pre_hooks
     said = [record.getMessage() for record in caplog.records]
     failures = [text for text in said if "injected" in text]
-    assert failures, "it is told"
+    assert failures, "it is reported"
     assert len(failures) == len(set(failures)), "once per kind, not once per step"
     assert len([text for text in said if "switched itself off" in text]) == 1
     assert wait_until(lambda: listening.wait_for(Heartbeat)[-1].state == "disabled", 5)
@@ -167,7 +167,7 @@ def test_nonsense_at_the_boundary_is_survived(attach: Attach, network: torch.nn.
     monitor.step(2.0)
     found = listening.wait_for(StepReport, 4)
     seen = [(report.step, report.loss) for report in found]
-    assert seen == [(1, None), (2, 1.0), (3, 1.0), (4, 2.0)], "a step counts in any case, and its rest is told"
+    assert seen == [(1, None), (2, 1.0), (3, 1.0), (4, 2.0)], "a step counts in any case, and its rest is reported"
     assert monitor.guard.num_failures == 1, "a step that is no number; what cannot be read is no failure"
 
 

@@ -17,7 +17,7 @@ def facts(page: Page) -> Locator:
 
 
 def facts_at(page: Page, x: int, y: int) -> str:
-    """What is told when somebody points there."""
+    """What is reported when somebody points there."""
     page.mouse.move(0, 0)
     page.locator("#rank-grid").hover(position={"x": x, "y": y})
     return facts(page).inner_text()

@@ -27,7 +27,7 @@ from support.ranks import SimulatedRank, a_report, simulated_ranks
 from support.witness import Witness
 
 STEP_SECONDS = 0.5
-"""By the clock of the ranks; the daemon is told 50 times as fast."""
+"""By the clock of the ranks; the clock of the daemon is 50 times as fast."""
 BURST = 5
 PAUSE_SECONDS = 0.02
 SPIKE = 46

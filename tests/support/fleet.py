@@ -3,7 +3,7 @@
 Design
 ------
 All of it is in real time, because Prometheus scrapes in real time: the simulated jobs make five steps a second for as
-long as they are asked to, and their story is told in shares of that time. So the same story fills a test of half a
+long as they are asked to, and their story is played in shares of that time. So the same story fills a test of half a
 minute and a picture of three.
 
 `gpt-124m`     eight ranks on four hosts, mixed precision, clipping, validation. A rank's batches overflow for two

@@ -26,7 +26,7 @@ def guarded(ranks: int = 2, **settings: Any) -> "Guarded":
 
 
 class Guarded(Scenario):
-    """One job, its time, its steps, its snapshots and what it was told to do."""
+    """One job, its time, its steps, its snapshots and what it was asked to do."""
 
     def __init__(
         self,

@@ -63,7 +63,7 @@ class Host:
             assert ended.returncode == 0, (arguments, ended.stderr)
 
     def cut(self) -> None:
-        """Nothing comes through its link, and nobody is told."""
+        """Nothing comes through its link, and nobody is notified."""
         ip("-n", self._switch, "link", "set", self._port, "nomaster")
 
     def heal(self) -> None:

@@ -41,7 +41,7 @@ class Obedient(threading.Thread):
         self._ending = threading.Event()
 
     def run(self) -> None:
-        """Trains until it is told to end."""
+        """Trains until it is asked to end."""
         self._tell_holdings()
         while not self._ending.is_set():
             self._train()

@@ -16,7 +16,7 @@ class Pager:
         self.notifications: list[dict[str, Any]] = []
 
     def told(self, **labels: str) -> list[str]:
-        """What each notification about alerts with these labels said, in order: one entry a time somebody was told."""
+        """What each notification about alerts with these labels said, in order: one entry per notification."""
         return [
             alert["status"]
             for notification in list(self.notifications)

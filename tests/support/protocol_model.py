@@ -5,7 +5,7 @@ Design
 `World` is what all parties know at one moment. A *protocol* lists the worlds that may follow, one event away; the
 checker visits every world that can be reached and counts those that are bad:
 
-- *mixed*: some rank acted at the boundary and some rank went past it without acting. The replicas have come apart,
+- *mixed*: some rank acted at the boundary and some rank went past it without acting. The replicas have diverged,
   silently.
 - *deadlock*: nothing can happen any more but another fault, and the loops are not at their end.
 
@@ -26,7 +26,7 @@ END = 3
 
 UNAWARE, AWARE, LOOKED, ARMED, READY, TOLD_COMMIT, OUT = range(7)
 """What a rank has to do with the command: has not heard, has heard, has found the boundary ahead (and not armed yet),
-has armed, has told so, was told to act, takes no part."""
+has armed, has reported so, was asked to act, takes no part."""
 
 
 class Rank(NamedTuple):

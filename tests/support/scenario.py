@@ -332,7 +332,7 @@ class Scenario:
         """What the rule called its findings, one after the other."""
         return [episode.last.state for episode in self.core.sink.episodes if episode.rule == rule]
 
-    # How it is told
+    # How it is played
 
     def _losses(self) -> NDArray[np.float64]:
         level = self.level * (1.0 + self.falling * np.exp(-self.step / FALL_STEPS))

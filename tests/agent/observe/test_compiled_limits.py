@@ -63,7 +63,7 @@ def test_the_recompile_limit_is_reached_as_without_and_that_nothing_is_seen_then
 def test_a_hook_that_the_script_adds_after_the_first_call_acts_as_without(
     is_guarded: bool, attach: Attach, listening: Collector
 ) -> None:
-    """By default torch does not look for new hooks; where it is told to, it compiles again, and that graph is read."""
+    """By default torch does not look for new hooks; where it is asked to, it compiles again, and that graph is read."""
 
     def adding(model: Any) -> Any:
         def do(step: int, _: caboose.Monitor | None) -> None:

@@ -1,4 +1,4 @@
-"""Parameters that DDP was told to ignore: each rank has its own, and nothing is compared or summed that holds them."""
+"""Parameters that DDP was asked to ignore: each rank has its own, and nothing is compared or summed that holds them."""
 
 import copy
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""A module that is attached to and never called itself shows less, and that is told."""
+"""A module that is attached to and never called itself shows less, and that is reported."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""What the agent cannot read is left out, said once, and the rest of the report is told."""
+"""What the agent cannot read is left out, said once, and the rest of the report is sent."""
 
 import logging
 import math

@@ -110,7 +110,7 @@ while True:
 
 
 class Exhausting:
-    """A run that takes all descriptors, and gives them back, when it is told to."""
+    """A run that takes all descriptors, and gives them back, when it is asked to."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self.process = process

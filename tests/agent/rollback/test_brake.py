@@ -1,4 +1,4 @@
-"""A run of one rank with its brake on: it goes back when it is told to, and only then."""
+"""A run of one rank with its brake on: it goes back when it is asked to, and only then."""
 
 import time
 from collections.abc import Callable

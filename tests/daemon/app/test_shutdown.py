@@ -1,4 +1,4 @@
-"""A daemon that was told to end stays until what it saw has been scraped, and no longer."""
+"""A daemon that was asked to end stays until what it saw has been scraped, and no longer."""
 
 import signal
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A daemon that cannot start says why in one line and exits with 2; one that is told to end does so at once."""
+"""A daemon that cannot start says why in one line and exits with 2; one that is asked to end does so at once."""
 
 import contextlib
 import signal

@@ -35,7 +35,7 @@ SHARES = [0.0] * 10 + [0.5, 0.25] + [0.0] * 20 + [0.25, 0.5]
 
 
 class Told(Scenario):
-    """A story that is mirrored while it is told."""
+    """A story that is mirrored while it is played."""
 
     exports: Exports
 

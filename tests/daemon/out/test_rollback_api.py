@@ -92,7 +92,7 @@ def test_a_rollback_asked_for_over_http_is_shown_first_then_done_and_begins_a_ne
     assert (status, sent["state"], sent["command"], sent["world"]) == (202, "sent", 1, 2)
 
     done = outcome(daemon, 1, "committed")
-    assert written[0] == (1, "sent"), "what a rank is told is in the journal already"
+    assert written[0] == (1, "sent"), "what a rank gets is in the journal already"
     assert wait_until(lambda: decision(daemon, 1)["num_answers"] == {"done": 2}, 10)
     assert (done["by"], done["boundary"]) == ("me", job.acted[0][0])
     assert done["steps_lost"] == done["boundary"] - shown["target"]

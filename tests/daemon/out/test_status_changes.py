@@ -26,7 +26,7 @@ from support.scenario import JournaledCore
 
 
 def a_row(rank: int = 0, **changes: Any) -> Row:
-    """What is told of a healthy rank."""
+    """What is reported about a healthy rank."""
     fields: dict[str, Any] = {
         "rank": rank,
         "host": f"node{rank // 8}",

@@ -1,4 +1,4 @@
-"""Healthy runs of every common shape, under all rules: nobody is paged, and where nothing is odd nobody is told."""
+"""Healthy runs of every common shape, under all rules: nobody is paged, and where nothing is odd nobody is notified."""
 
 from collections import Counter
 from typing import Any
@@ -232,7 +232,7 @@ def test_nobody_is_told_of_a_jump_that_was_declared(kind: str, seed: int) -> Non
     losses = noisy(np.concatenate([falling(1500, 4.0, 1.5), falling(STEPS - 1500, 6.0, 2.5)]), 0.05, seed=seed)
 
     assert Watch().over(views(losses, norms(seed), declared={1500: kind})).told() == {}
-    assert "loss_spike" in Watch().over(views(losses, norms(seed))).told(), "and it is told if it was not declared"
+    assert "loss_spike" in Watch().over(views(losses, norms(seed))).told(), "and it is reported if it was not declared"
 
 
 @pytest.mark.parametrize("seed", SEEDS)

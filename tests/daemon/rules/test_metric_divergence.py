@@ -1,4 +1,4 @@
-"""metric_divergence: four ways in which loss and metric come apart, and evaluations that only seem to."""
+"""metric_divergence: four ways in which loss and metric diverge, and evaluations that only seem to."""
 
 from collections.abc import Sequence
 from typing import Any

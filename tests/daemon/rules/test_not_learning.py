@@ -263,7 +263,7 @@ def test_a_run_that_is_flat_since_the_daemon_was_restarted_may_have_converged(le
     assert watched.is_silent
 
     assert watched.restarted().over(run).is_silent
-    assert not watch().over(views(noisy(flat(1500, level), 0.01))).is_silent, "and from its beginning it is told"
+    assert not watch().over(views(noisy(flat(1500, level), 0.01))).is_silent, "and from its beginning it is reported"
 
 
 def test_a_resumed_run_that_is_flat_may_have_converged_and_one_launched_anew_has_not() -> None:

@@ -178,7 +178,7 @@ def test_a_converged_run_is_not_near_its_beginning_after_a_restart_of_the_daemon
 
     assert watched.restarted().over(run).is_silent
     alone = views(noisy(falling(LONG, 0.32, 0.3, 50), 0.01))
-    assert not Watch("plateau").over(alone).is_silent, "and from its beginning it is told"
+    assert not Watch("plateau").over(alone).is_silent, "and from its beginning it is reported"
 
 
 def test_a_run_near_chance_is_told_also_where_its_beginning_was_not_seen() -> None:

@@ -11,7 +11,7 @@ Six switches make a script run on a CPU, with the same result in every run, with
 
 * FIELD_SEED: seeds random, numpy and torch when torch is imported;
 * FIELD_GLOO: a process group is made with gloo whatever the script asks for;
-* FIELD_ACCELERATOR: the script is told of 8 accelerators of type "cpu";
+* FIELD_ACCELERATOR: the script is shown 8 accelerators of type "cpu";
 * FIELD_CIFAR: CIFAR-10's files need not have the published checksums;
 * FIELD_ATTENTION: attention is computed from plain operations; the CPU's own kernel does not know DTensors;
 * FIELD_CUDA: what the script moves to "cuda" or creates there stays on the CPU.

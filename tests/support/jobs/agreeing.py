@@ -1,4 +1,4 @@
-"""A rank of a small DDP job that is told commands, loses some, and writes down what became of them.
+"""A rank of a small DDP job that gets commands, loses some, and writes down what became of them.
 
     agreeing.py OUT         with RANK, WORLD_SIZE, MASTER_ADDR and GATE_SECONDS set
 

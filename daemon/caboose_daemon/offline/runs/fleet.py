@@ -1,6 +1,6 @@
 """The jobs of several daemons in one list: all are asked at the same time, and one that does not answer is named.
 
-Daemons know nothing of each other. A job is told from another of the same name by the daemon that has it.
+Daemons know nothing of each other. A job is distinguished from another of the same name by the daemon that has it.
 """
 
 from collections.abc import Sequence

@@ -172,7 +172,7 @@ def eps(groups: Sequence[Group]) -> str | None:
 def one_class(
     shares: Sequence[float], num_samples: float, accuracy: float | None, unexplained: float | None
 ) -> str | None:
-    """Targets nearly all of one class, where neither evaluation nor loss shows that the others are told apart.
+    """Targets nearly all of one class, where neither evaluation nor loss shows that the others are distinguished.
 
     `unexplained` is the loss as a share of that of an answer without a look at the inputs.
     """
