@@ -77,6 +77,16 @@ def test_an_infinite_loss_under_autocast_to_float16_is_an_overflow() -> None:
     assert best(diagnose(a_case(broke, curves=CALM, visible=SEES, facts=facts))) == "fp16_overflow"
 
 
+def test_a_nan_inside_the_model_of_one_rank_alone_out_of_calm_is_its_hardware() -> None:
+    """Its replica was equal when it was last sampled, before the break."""
+    values = {"bad_inputs": 0.0, "loss_is_infinite": 0.0, "was_looked_into": 1.0, "largest_activation": 38.0}
+    broke = a_finding("non_finite", 150, ranks=(1,), layers=("features.2",), phase="forward", values=values)
+    seen = SEES | {"fingerprint"}
+
+    assert order(diagnose(a_case(broke, curves=CALM, visible=seen, world=2)))[0] == "hardware_fault"
+    assert "hardware_fault" not in order(diagnose(a_case(broke, curves=CALM, visible=seen, world=1)))
+
+
 def test_gradients_that_explode_after_the_first_infinite_loss_do_not_speak_against_a_logarithm_of_zero() -> None:
     """Near zero a logarithm is steep; the run goes on, and breaks again."""
     values = {"bad_inputs": 0.0, "loss_is_infinite": 1.0}

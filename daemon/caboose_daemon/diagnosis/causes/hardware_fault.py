@@ -22,8 +22,8 @@ class HardwareFault(Cause):
     def weigh(self, case: Case) -> Iterator[Evidence]:
         if case.found("replica_desync"):
             yield from self._weigh_replicas(case)
-        elif case.sees("fingerprint") and case.is_quiet("replica_desync"):
-            yield opposes(FAIR, "all replicas are bit-identical")
+        elif case.sees("fingerprint") and case.is_quiet("replica_desync") and not case.found("non_finite"):
+            yield opposes(FAIR, "all replicas are bit-identical")  # a bad number is younger than the last sample
         for hunt in case.hunts[:1]:
             if hunt.where == "parameter" and 0 < hunt.num_tensors <= 2:
                 yield supports(FAIR, f"one location in the weights is bad, the batch is not: {hunt.summary}")
