@@ -10,8 +10,8 @@ where the last few evaluations brought nothing more. Two kinds are seen:
 - in loss, more than twice the training loss, and by a good part of what the run had to learn (chance where it is known,
   else its first loss): at a training loss near zero twice as much is nothing.
 
-A log does not show what makes training samples easier or harder than others, and each of its rows may be a single
-batch. There a gap in loss alone is a note, unless it is five times as large.
+A gap in loss alone is a note, unless it is five times as large: healthy models of small data have one, as has a log
+whose rows are single batches.
 
 `overfitting` sees a validation loss that rises; this rule needs no rise. Dropout and augmentation make the training
 loss higher than it would be in an evaluation, so a gap is rather larger than it looks.
@@ -33,8 +33,8 @@ from caboose_daemon.steps.view import JobView
 
 TRAIN_MEMORY = 20
 START_POINTS = 5
-OF_LOGS = 5.0
-"""Times the ratio from which a gap in loss is more than a note, in a log."""
+LARGE = 5.0
+"""Times the ratio from which a gap in loss alone is more than a note."""
 CLOSED = 0.8
 """Share of a limit below which an open gap is closed."""
 
@@ -124,8 +124,7 @@ class GeneralisationGap(LastingRule[GeneralisationGapConfig]):
             gap = f"{gap}; accuracy {100 * accuracy:.3g} % against {100 * train_accuracy:.3g} % in training"
             values |= {"accuracy": accuracy, "train_accuracy": train_accuracy}
         summary = f"{gap}, and no better for {self.config.evaluations} evaluations"
-        is_sure = "num_parameters" in view.facts or (apart or 0.0) > self.config.accuracy
-        is_sure = is_sure or validation.loss > OF_LOGS * self.config.ratio * self._train
+        is_sure = (apart or 0.0) > self.config.accuracy or validation.loss > LARGE * self.config.ratio * self._train
         return self._found(Severity.WARNING if is_sure else Severity.INFO, step, summary, values=values)
 
     def _is_apart(self, view: JobView, loss: float, limit: float) -> bool:
