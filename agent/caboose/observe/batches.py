@@ -2,7 +2,8 @@
 
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -13,6 +14,8 @@ from caboose.tensors.readable import own_part
 from caboose_wire import Batch
 
 MAX_DEPTH = 4
+MAX_TENSORS = 16
+"""Of a batch, that are looked at for one of floating point."""
 RECENT, SMALL = 64, 16_384
 """Inputs that are kept alive for a few steps, and the most elements that one of them has: 4 MB in all."""
 
@@ -59,7 +62,9 @@ class BatchCounter:
     def see_input(self, args: Any) -> None:
         """The model is called in training; what it is called with may be the loader's batch, changed by the loop."""
         first = args[0] if type(args) is tuple and args else None
-        if not isinstance(first, torch.Tensor) or not first.is_floating_point():
+        if not isinstance(first, torch.Tensor):  # as a framework calls it: with names, or with the whole batch
+            first = _first_float(args)
+        if first is None or not first.is_floating_point():
             self._input = None
             return
         self._input = weakref.ref(first)
@@ -68,8 +73,8 @@ class BatchCounter:
 
     def note_shape(self, args: Any) -> None:
         """The model is called in training in a sampled step: the first dimension of its input is the batch."""
-        first = args[0] if type(args) is tuple and args else None
-        self._input_shape = first.shape if isinstance(first, torch.Tensor) and not first.is_nested else ()
+        first = _first_tensor(args)
+        self._input_shape = first.shape if first is not None and not first.is_nested else ()
 
     def reachable(self) -> "weakref.ref[torch.Tensor] | None":
         """The step's input, while it exists: what the model was called with, else the loader's batch."""
@@ -119,14 +124,18 @@ def extent(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tens
     return low, high, bad, mine.mean(dtype=torch.float32)
 
 
-def _first_tensor(batch: Any, depth: int = 0) -> torch.Tensor | None:
+def _first_float(batch: Any) -> torch.Tensor | None:
+    return next((tensor for tensor in islice(_tensors(batch), MAX_TENSORS) if tensor.is_floating_point()), None)
+
+
+def _first_tensor(batch: Any) -> torch.Tensor | None:
+    return next(_tensors(batch), None)
+
+
+def _tensors(batch: Any, depth: int = 0) -> Iterator[torch.Tensor]:
+    """The tensors of a batch, in their order."""
     if isinstance(batch, torch.Tensor):
-        return batch
-    if depth >= MAX_DEPTH:
-        return None
-    parts = batch.values() if isinstance(batch, dict) else batch if isinstance(batch, tuple | list) else ()
-    for part in parts:
-        found = _first_tensor(part, depth + 1)
-        if found is not None:
-            return found
-    return None
+        yield batch
+    elif depth < MAX_DEPTH and isinstance(batch, dict | tuple | list):
+        for part in batch.values() if isinstance(batch, dict) else batch:
+            yield from _tensors(part, depth + 1)

@@ -137,22 +137,33 @@ def _at_random(model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimize
     """`frozen_at_random` and `unheld_at_random`: elements of weights that are still as torch draws them, and stay so.
 
     The first are frozen, the second in no optimizer. torch draws linear and convolutional weights uniformly within one
-    over the root of the inputs. Trained weights keep neither that limit nor its deviation. Embeddings are left out:
-    what they are drawn with has no limit.
+    over the root of the inputs, and recurrent ones within one over the root of the units. Trained weights keep neither
+    that limit nor its deviation. Embeddings are left out: what they are drawn with has no limit.
     """
     held = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
     found = {"frozen_at_random": 0, "unheld_at_random": 0}
     num = 0
-    for module in model.modules():
-        weight = module._parameters.get("weight")  # noqa: SLF001 - as above
-        if weight is None or weight.dim() < 2 or num == MAX_INIT_LAYERS:
-            continue
-        if isinstance(module, torch.nn.Embedding) or (weight.requires_grad and (not held or id(weight) in held)):
+    for weight, bound in _drawn_weights(model):
+        if num == MAX_INIT_LAYERS:
+            break
+        if weight.requires_grad and (not held or id(weight) in held):
             continue
         num += 1
-        if _is_as_drawn(weight):
+        if _is_as_drawn(weight, bound):
             found["unheld_at_random" if weight.requires_grad else "frozen_at_random"] += num_elements(weight)
     return {name: value for name, value in found.items() if value}
+
+
+def _drawn_weights(model: torch.nn.Module) -> Iterator[tuple[torch.Tensor, float]]:
+    """The weights that torch draws uniformly, with the limit it draws them in."""
+    for module in model.modules():
+        if isinstance(module, torch.nn.RNNBase | torch.nn.RNNCellBase):
+            limit = 1.0 / math.sqrt(max(1, module.hidden_size))
+            yield from ((w, limit) for w in module._parameters.values() if w is not None and w.dim() > 1)  # noqa: SLF001
+            continue
+        weight = module._parameters.get("weight")  # noqa: SLF001 - as above
+        if weight is not None and weight.dim() > 1 and not isinstance(module, torch.nn.Embedding):
+            yield weight, 1.0 / math.sqrt(math.prod(weight.shape[1:]))
 
 
 def _linear_pairs(model: torch.nn.Module) -> int:
@@ -193,12 +204,11 @@ def _elsewhere(module: torch.nn.Module) -> Iterator[torch.nn.Module | None]:
         yield None
 
 
-def _is_as_drawn(weight: torch.Tensor) -> bool:
+def _is_as_drawn(weight: torch.Tensor, bound: float) -> bool:
     """Whether a weight's deviation and limit are those of torch's default initialisation."""
     part = own(weight).detach().reshape(-1)[:65_536].float()
     if part.numel() < MIN_DRAWN:
         return False
-    bound = 1.0 / math.sqrt(math.prod(weight.shape[1:]))
     off = abs(float(part.std()) * math.sqrt(3.0) / bound - 1.0)
     return off < 3.0 / math.sqrt(part.numel()) and float(part.abs().max()) <= bound * 1.0001
 

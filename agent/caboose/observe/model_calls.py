@@ -108,13 +108,14 @@ class LastCall:
     __slots__ = ("args",)
 
     def __init__(self) -> None:
-        self.args: tuple[Any, ...] = ()
+        self.args: tuple[Any, ...] | dict[str, Any] = ()
+        """Those by name where there are no others."""
 
     def call(
         self, module: torch.nn.Module, pass_on: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         if not _paused or id(module) not in _paused:
-            self.args = args
+            self.args = args or kwargs
         return pass_on(*args, **kwargs)
 
 

@@ -28,11 +28,11 @@ from caboose.observe import averaging, facts
 from caboose.observe.clipping import Clipped, ClippingObserver
 from caboose.observe.engine_optimizer import EngineOptimizer
 from caboose.observe.forward import UNCALLED, Calls, Modes
+from caboose.observe.forward_watch import ForwardWatch
 from caboose.observe.gradients import GradientReader
 from caboose.observe.kept_gradients import KeptGradients
 from caboose.observe.layers import Division, LayerTable, ParameterChanges, group_table, plain_name
 from caboose.observe.loss_graph import LossGraph
-from caboose.observe.model_calls import CallWatch
 from caboose.observe.optimizers import OptimizerState
 from caboose.observe.parts import Outline, of_parts, wire_parts
 from caboose.observe.phases import PhaseClock
@@ -154,7 +154,7 @@ class Observer:
             in_graphs=samples_compiled,
         )
         self.batches = self._samples.batches
-        self._modes = _modes(outline)
+        self._modes = _modes(outline, outline.called)
         self._was_called: set[int] = set()
         """The models that were called in this step, by identity."""
         self._device = self.table.parameters[0].device if self.table.parameters else torch.device("cpu")
@@ -175,7 +175,7 @@ class Observer:
             self.blind["local_gradients"] = "seen only under DistributedDataParallel"
         before_forward = protect("forward hook", self._before_forward)
         after_forward = protect("forward hook", self._after_forward)
-        self._watches = [CallWatch(called, before_forward, after_forward) for called in outline.called]
+        self._forwards = ForwardWatch(outline.called, before_forward, after_forward)
         self._hooks = StepHooks(self.optimizers, self._before_step, self._after_step, self._state, protect)
 
     def _reader(self) -> GradientReader:
@@ -202,7 +202,7 @@ class Observer:
             return
         self.table = table
         self._has_checked_untrained = False
-        self._modes = _modes(self._outline)
+        self._modes = _modes(self._outline, self.called)
         self._gradients = self._reader()
         self._begin_gradients()
         self._clipping.owned = frozenset(table.index)
@@ -214,7 +214,7 @@ class Observer:
     @property
     def called(self) -> tuple[torch.nn.Module, ...]:
         """The modules whose calls are seen."""
-        return tuple(self._outline.called)
+        return self._forwards.modules
 
     @property
     def is_sampled(self) -> bool:
@@ -280,8 +280,7 @@ class Observer:
         if is_thin is not self._is_thin:
             self._is_thin = is_thin
             self._clock.is_on = not is_thin
-            for watch in self._watches:
-                watch.turn(on=not is_thin)
+            self._forwards.turn(on=not is_thin)
             self._waits.turn(on=not is_thin)
             self._clipping.turn(on=not is_thin)
             self._hooks.turn(thin=is_thin)
@@ -329,7 +328,7 @@ class Observer:
         self._has_news |= is_known
         return is_known
 
-    def _before_forward(self, module: torch.nn.Module, args: Any, _kwargs: Any) -> None:
+    def _before_forward(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
         self._samples.end_forward()  # if the end of the forward before was not seen
         if torch._C._get_tracing_state() is not None:
             return  # an export is not the step's forward
@@ -342,16 +341,18 @@ class Observer:
             self._begin_gradients()
         self._gradients.note_forward()
         self._kept.note_forward()
-        self.batches.see_input(args)
+        self.batches.see_input(args or kwargs)
         self._clipping.totals.note_forward()
         is_first = id(module) not in self._was_called
         self._was_called.add(id(module))
         self._note_mode(module)
+        if not self._forwards.is_settled:
+            self._forwards.settle(module)
         if not self._calls.was_called and self._calls.note_call():
             self.blind = {what: why for what, why in self.blind.items() if what not in self._blind_while_uncalled}
             self._has_news = True
         if is_first and self._is_sampled:
-            self.batches.note_shape(args)
+            self.batches.note_shape(args or kwargs)
             self._samples.begin_forward(module)
         self._clock.mark("forward")
 
@@ -483,7 +484,7 @@ class Observer:
 
     def step_input(self) -> "weakref.ref[torch.Tensor] | None":
         """What the step's model was called with, or its batch, while it exists; also of a thin step."""
-        kept = next((watch.last_call.args for watch in self._watches if watch.last_call.args), None)
+        kept = next((watch.last_call.args for watch in self._forwards if watch.last_call.args), None)
         if kept is not None:
             self.batches.see_input(kept)
         return self.batches.reachable()
@@ -507,6 +508,8 @@ class Observer:
         if self._is_sampled:
             self._samples.add_to(vector, self._gradients, len(self.optimizers))
             self._note_graphs()
+        if not self._calls.was_called:
+            self._look_inside()
         if not self._calls.was_called and self._calls.note_uncalled():
             parts = [
                 *(["activations"] if not self._samples.saw_activations else []),
@@ -534,6 +537,13 @@ class Observer:
             num_skipped=self._state.count_skipped(did_step=did_step, had_forward=self._mode is not None),
             vector=vector.pack(),
         )
+
+    def _look_inside(self) -> None:
+        """A step has ended, and no module was called since the start; one whose begin was not seen shows nothing."""
+        if self._is_mid_step or not self._num_steps_taken or self._outline.parts:
+            return
+        if self._forwards.look_inside(set(map(id, self.table.parameters))):
+            self._modes = _modes(self._outline, self.called)
 
     def _note_idle(self, *, did_step: bool) -> None:
         """A step of the loop has ended, with or without one of an optimizer."""
@@ -574,8 +584,7 @@ class Observer:
 
     def retire(self) -> None:
         """Removes everything but the optimizers' hooks, which may be running."""
-        for watch in self._watches:
-            watch.remove()
+        self._forwards.remove()
         self._clipping.close()
         self._waits.close()
         self._samples.close()
@@ -590,11 +599,11 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def _modes(outline: Outline) -> dict[int, Modes]:
-    """How to read the modes when a model is called, by the identity of the model; those of one part together."""
+def _modes(outline: Outline, called: Sequence[torch.nn.Module]) -> dict[int, Modes]:
+    """How to read the modes when a module is called, by its identity; those of one part together."""
     if not outline.parts:
         modes = Modes(outline.model, outline.optimizers)
-        return {id(called): modes for called in outline.called}
+        return {id(module): modes for module in called}
     return {id(model): Modes(model, part.optimizers) for part in outline.parts for model in part.models}
 
 

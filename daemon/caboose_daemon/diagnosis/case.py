@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from caboose_daemon.diagnosis import hunts
 from caboose_daemon.diagnosis.hunts import Hunted
 from caboose_daemon.diagnosis.sample_history import InputRange, MemoryUse, TargetSample, UpdateRatio
-from caboose_daemon.incidents.causal_links import BREAKS
+from caboose_daemon.incidents.causal_links import BREAKS, IN_VALIDATION
 from caboose_daemon.incidents.episodes import Episode
 from caboose_daemon.incidents.incident import Incident
 from caboose_daemon.rules.parts.curve import trend
@@ -87,8 +87,9 @@ class Case:
 
     @property
     def onset(self) -> int:
-        """The step the incident began at."""
-        return self.incident.onset_step
+        """The step the incident began at. Validation rules name the last good evaluation, which is before any break."""
+        others = [e.first.onset_step for e in self.incident.reportable if e.rule not in IN_VALIDATION]
+        return min(others) if others and self.found(*BREAKS) else self.incident.onset_step
 
     @cached_property
     def reportable_rules(self) -> tuple[str, ...]:
@@ -113,9 +114,9 @@ class Case:
         return own is not None and (breaks is None or own <= breaks + slack * self.gap)
 
     def finding(self, rule: str) -> Finding | None:
-        """The worst finding of this rule's last episode."""
-        episode = self.episode(rule)
-        return None if episode is None else episode.worst
+        """The worst finding of this rule, the last of equals."""
+        found = [e.worst for e in reversed(self.incident.episodes) if e.rule == rule]
+        return max(found, key=lambda finding: finding.severity.rank, default=None)
 
     def value(self, rule: str, key: str) -> float | None:
         """A number of this rule's worst finding; None where there is none or it is not finite."""

@@ -56,6 +56,10 @@ PARTED_STEPS = 60
 the loss of all ranks soon."""
 MOST = 0.7
 MIN_PARTED = 3
+LEFT = 1.5
+"""Validation loss over that before, above which it has not come back ..."""
+LEFT_FOR = 2
+"""... at so many evaluations."""
 
 
 class Parted(NamedTuple):
@@ -237,6 +241,20 @@ def ranks_parted(case: Case) -> Parted | None:
     if not level > 0 or not (is_parted.mean() >= MOST or is_parted[: MIN_PARTED + 1].sum() >= MIN_PARTED):
         return None
     return Parted(level, float(np.median(low[is_parted])), float(np.median(high[is_parted])), int(is_parted.sum()))
+
+
+def validation_left(case: Case) -> tuple[float, float] | None:
+    """The validation loss at the last evaluation before the onset, and since, where it stays far above it.
+
+    None where it does not, or the training loss is not back: then both rose alike.
+    """
+    level, now = case.before("loss"), case.since("loss")[-LATELY:]
+    before = [found.loss for step, found in case.validations if step < case.onset]
+    since = [found.loss for step, found in case.validations if step >= case.onset]
+    if len(level) < MIN_PARTED or len(now) < LATELY // 2 or not before or len(since) < LEFT_FOR:
+        return None
+    is_back = float(np.median(now)) < STAYED * float(np.median(level))
+    return (before[-1], min(since)) if is_back and min(since) > LEFT * before[-1] > 0 else None
 
 
 def gradient_out_of_calm(case: Case) -> float | None:

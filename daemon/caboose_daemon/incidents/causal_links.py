@@ -25,6 +25,9 @@ BREAKS = frozenset({"loss_spike", "gradient_explosion", "divergence", "non_finit
 STANDS_STILL = frozenset({"not_learning", "plateau", "underfitting"})
 """Rules that see a run make no progress."""
 
+IN_VALIDATION = frozenset({"overfitting", "generalisation_gap", "metric_divergence"})
+"""Rules that compare the validation with the training: both change when the run does."""
+
 IN_LAYERS = frozenset({"dead_units", "saturation", "activation_collapse", "gradient_vanishing"})
 """Rules about layers: what keeps a run from learning shows there, whenever a sample finds it."""
 
@@ -36,13 +39,15 @@ CONSEQUENCES: Mapping[str, frozenset[str]] = {
     "bad_batch": BREAKS | {"rank_outlier", "activation_collapse"},
     "straggler": frozenset({"throughput_regression", "job_stalled"}),
     "data_starved": frozenset({"throughput_regression", "job_stalled", "straggler"}),
-    "eval_mode": STANDS_STILL | {"overfitting", "generalisation_gap", "metric_divergence"},
+    "eval_mode": STANDS_STILL | IN_VALIDATION,
     "frozen_parameters": STANDS_STILL
-    | {"lr_too_low", "gradient_vanishing", "metric_divergence", "overfitting", "generalisation_gap"}
+    | {"lr_too_low", "gradient_vanishing", "batch_size"}  # where little is trained, gradients are mostly noise
+    | IN_VALIDATION
     | IN_LAYERS,
     "lr_schedule": BREAKS
     | STANDS_STILL
-    | {"oscillation", "lr_too_high", "lr_too_low", "metric_divergence", "dead_units", "saturation"}
+    | IN_VALIDATION
+    | {"oscillation", "lr_too_high", "lr_too_low", "dead_units", "saturation"}
     | {"activation_collapse", "clipping", "frozen_parameters", "attention_logits", "embedding_growth"},
     "loss_scale_collapse": STANDS_STILL | {"non_finite", "frozen_parameters", "lr_too_low"},
     "lr_too_high": BREAKS
@@ -56,22 +61,26 @@ CONSEQUENCES: Mapping[str, frozenset[str]] = {
     "expert_collapse": STANDS_STILL | {"frozen_parameters", "gradient_vanishing"},
     "attention_logits": BREAKS | STANDS_STILL | {"gradient_vanishing", "activation_collapse", "loss_scale_collapse"},
     "embedding_growth": BREAKS | {"activation_collapse", "plateau", "attention_logits", "loss_scale_collapse"},
-    "gradient_vanishing": STANDS_STILL | {"frozen_parameters", "lr_too_low"},
+    "gradient_vanishing": STANDS_STILL | {"frozen_parameters", "lr_too_low", "metric_divergence"},
     "gradient_explosion": BREAKS
     | STANDS_STILL
     | {"clipping", "loss_scale_collapse", "activation_collapse", "dead_units", "saturation", "oscillation"},
     "non_finite": BREAKS | {"loss_scale_collapse", "bad_batch", "not_learning", "frozen_parameters", "plateau"},
-    "loss_spike": BREAKS | {"oscillation", "activation_collapse", "dead_units", "saturation", "plateau"},
-    "divergence": BREAKS | {"oscillation", "dead_units", "saturation", "activation_collapse", "clipping", "plateau"},
+    "loss_spike": BREAKS
+    | IN_VALIDATION
+    | {"oscillation", "activation_collapse", "dead_units", "saturation", "plateau"},
+    "divergence": BREAKS
+    | IN_VALIDATION
+    | {"oscillation", "dead_units", "saturation", "activation_collapse", "clipping", "plateau"},
     "clipping": STANDS_STILL | {"lr_too_low"},
     "batch_size": STANDS_STILL | {"oscillation", "lr_too_low"},
     "noise_growth": frozenset({"batch_size", "oscillation", "plateau"}),
     "oscillation": frozenset({"plateau", "loss_spike", "clipping", "dead_units", "saturation", "activation_collapse"})
-    | {"overfitting", "generalisation_gap", "metric_divergence"},  # a validation sees the weights in mid-swing
+    | IN_VALIDATION,  # a validation sees the weights in mid-swing
     "not_learning": frozenset({"underfitting", "metric_divergence", "plateau"}) | IN_LAYERS,
     "plateau": frozenset({"underfitting", "metric_divergence"}),
     "metric_divergence": frozenset({"overfitting", "generalisation_gap"}),
-    "data_repetition": frozenset({"overfitting", "generalisation_gap", "metric_divergence"}),
+    "data_repetition": IN_VALIDATION,
     "overfitting": frozenset(
         {"metric_divergence", "generalisation_gap", "saturation", "data_repetition"}
     ),  # answers that are certain saturate units
@@ -143,7 +152,7 @@ EXTREME: Mapping[str, frozenset[str]] = {
     "large_inputs": CONSEQUENCES["lr_too_high"]
     | {"lr_too_high", "gradient_explosion", "lr_too_low", "overfitting", "generalisation_gap"},
     "linear": STANDS_STILL | {"metric_divergence"},
-    "one_class": STANDS_STILL | {"overfitting", "generalisation_gap", "metric_divergence"},
+    "one_class": STANDS_STILL | IN_VALIDATION,
 }
 """Likewise for values that hardly any run learns with: what they can cause is attributed to them at any step."""
 ORDER: Mapping[str, int] = {rule: place for place, rule in enumerate(CONSEQUENCES)}

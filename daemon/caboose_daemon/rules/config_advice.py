@@ -130,6 +130,8 @@ class ConfigAdvice(LastingRule[ConfigAdviceConfig]):
         classes = view.setting("num_classes")
         if self._is_twice or classes is None or classes < MIN_CLASSES or (loss := step.finite_loss) is None:
             return False
+        if view.facts.get("loss_kind"):
+            return False  # the loss's graph was read, and shows how many there are
         for found in of_events(view.events) if view.events else ():
             both = (found.loss, median(self._losses or [loss]))
             fits = found.accuracy is not None and all(

@@ -71,6 +71,9 @@ class _Table:
         sizes = np.array([layer.numel for layer in layers], dtype=np.float64)
         self.is_watched = held & trainable & known & ~aside
         self.is_bias = flags(["bias" in layer.name.rsplit(".", 1)[-1] for layer in layers])
+        rows = {layer.name: row for row, layer in enumerate(layers)}
+        self.bias_of = np.array([rows.get(f"{layer.name.rpartition('.')[0]}.bias", -1) for layer in layers])
+        """The row of the bias that is added to the product with each weight; -1 where there is none."""
         self.is_matrix = flags([is_matrix(layer) for layer in layers])
         self.unheld = np.flatnonzero(trainable & ~held & ~aside)
         trained = np.flatnonzero(trainable & held)
@@ -220,12 +223,12 @@ class FrozenParameters(LastingRule[FrozenParametersConfig]):
         self, view: JobView, idle: NDArray[np.bool_], still: NDArray[np.bool_], *, is_unheld: bool
     ) -> tuple[str, tuple[str, ...]]:
         """Summary and names; built again only when the set of layers changed."""
-        key = idle.tobytes() + still.tobytes() + bytes([is_unheld])
+        key = idle.tobytes() + still.tobytes() + bytes([is_unheld]) + self._is_fed_zeros(idle).tobytes()
         if key != self._described[0]:
             parts, names = [], []
             for what, rows in (
                 ("in no optimizer", self._table.unheld if is_unheld else self._table.unheld[:0]),
-                ("without gradient while others have one", np.flatnonzero(idle)[::-1]),  # a cut is next to the last one
+                ("without gradient while others have one", self._from_the_cut(idle)),
                 ("never updated", np.flatnonzero(still)),
             ):
                 if len(rows):
@@ -235,3 +238,15 @@ class FrozenParameters(LastingRule[FrozenParametersConfig]):
                     names += found
             self._described = (key, "; ".join(parts), tuple(names))
         return self._described[1], self._described[2]
+
+    def _from_the_cut(self, idle: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """The layers without gradient, the one at the cut first: the last one, unless what it is fed is zero."""
+        fed_zeros = self._is_fed_zeros(idle)
+        return np.concatenate((np.flatnonzero(idle & ~fed_zeros)[::-1], np.flatnonzero(fed_zeros)[::-1]))
+
+    def _is_fed_zeros(self, idle: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Layers whose weights have a gradient of zero while their bias has one: a gradient comes, but no input."""
+        bias = self._table.bias_of
+        has_bias_gradient = self._last_with_gradient[bias] > self._last_with_gradient
+        fed_zeros: NDArray[np.bool_] = idle & self._is_zero & (bias >= 0) & has_bias_gradient
+        return fed_zeros if (idle & ~fed_zeros).any() else np.zeros_like(idle)

@@ -17,6 +17,9 @@ more than `critical_share` of the run's improvement. The state compares the exce
 diverging. For a loss that has been negative a ratio means nothing; its height is measured by the run's improvement so
 far (see `progress`).
 
+Each rank's loss is that of its own data: where most high steps are high at the same few ranks alone, those are named.
+Spikes at one rank after the other are those of the model.
+
 The level is learned from the first `warmup_steps`, but from no more than a quarter of a log whose length is known.
 
 The mean over a short batch, the last of an epoch, scatters more: by the root of how much shorter it is. It is judged by
@@ -24,9 +27,11 @@ that scale, and not learned.
 """
 
 import math
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from statistics import median
+
+import numpy as np
 
 from caboose_daemon.rules.parts.baseline import Baseline
 from caboose_daemon.rules.parts.finding import Finding, Severity
@@ -34,6 +39,7 @@ from caboose_daemon.rules.parts.hindsight import share_of
 from caboose_daemon.rules.parts.past_spikes import PastSpikes
 from caboose_daemon.rules.parts.progress import Progress
 from caboose_daemon.rules.parts.rule import Rule, RuleConfig
+from caboose_daemon.steps.aligned import AlignedStep
 from caboose_daemon.steps.view import JobView
 
 NORM_LEAD_STEPS = 5
@@ -48,6 +54,8 @@ FEW_HIGH = 0.1
 """Share of the peak's height below which the typical step of a live run's spike is a usual one."""
 LAST = 9
 """Losses of a spike whose median shows how high it stays."""
+APART = 0.25
+"""Height over that of the highest rank, above which a rank is high too."""
 SHORT = 2.0
 """How much shorter than usual a short batch is, at least."""
 
@@ -93,6 +101,8 @@ class _Episode:
     """Number of losses seen before it."""
     is_reported: bool = False
     num_high: int = 0
+    apart: Counter[tuple[int, ...]] = field(default_factory=Counter)
+    """Of the high steps: how many were high at some ranks alone, by those ranks."""
     num_calm: int = 0
     has_norm_jump: bool = False
     last: deque[float] = field(default_factory=lambda: deque(maxlen=LAST))
@@ -102,6 +112,12 @@ class _Episode:
     is_lost: bool = False
     """Whether a row of a log, which stands for many steps, is above the run's start: all that was learned is lost."""
     worst: Severity = Severity.INFO
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks at which alone it was high in most of its steps; none where that is not known, or it was at all."""
+        ranks, num = next(iter(self.apart.most_common(1)), ((), 0))
+        return ranks if 2 * num > self.num_high else ()
 
 
 class LossSpike(Rule[LossSpikeConfig]):
@@ -122,6 +138,8 @@ class LossSpike(Rule[LossSpikeConfig]):
         self._norm = Baseline(self.config.warmup_steps)
         self._last_norm_jump = -math.inf
         self._episode: _Episode | None = None
+        self._ranks_before: set[tuple[int, ...]] = set()
+        """Of the spikes that were reported before."""
         self._num_samples: deque[int] = deque(maxlen=SAMPLED_STEPS)
 
     def observe(self, view: JobView) -> Finding | None:
@@ -135,7 +153,7 @@ class LossSpike(Rule[LossSpikeConfig]):
         self._progress.observe(loss, view)
         if self._episode is not None:
             self._episode.is_lost = step.stands_for_many and loss > self._progress.first
-            return self._follow(self._episode, step.step, loss)
+            return self._follow(self._episode, step, loss)
         baseline, spread = self._loss, self._spread(step.num_samples)
         if not baseline.is_ready or not self._is_high(loss, baseline.level, spread * baseline.scale, baseline.tail):
             if spread == 1.0:
@@ -151,7 +169,7 @@ class LossSpike(Rule[LossSpikeConfig]):
             began_at=self._progress.num,
             is_live=bool(step.reports) or step.is_from_journal,
         )
-        return self._follow(self._episode, step.step, loss)
+        return self._follow(self._episode, step, loss)
 
     def resume(self, finding: Finding) -> None:
         """The level before the spike is in the finding; a new baseline is learned afterwards."""
@@ -166,6 +184,7 @@ class LossSpike(Rule[LossSpikeConfig]):
             peak_step=finding.onset_step,
             is_reported=True,
             num_high=int(values["num_high"]),
+            apart=Counter({tuple(finding.ranks): int(values["num_high"])}),
             worst=finding.severity,
         )
 
@@ -190,7 +209,8 @@ class LossSpike(Rule[LossSpikeConfig]):
             self._last_norm_jump = step
         self._norm.learn(value)
 
-    def _follow(self, episode: _Episode, step: int, loss: float) -> Finding | None:
+    def _follow(self, episode: _Episode, at: AlignedStep, loss: float) -> Finding | None:
+        step = at.step
         episode.last.append(loss)
         if loss > episode.peak:
             episode.peak, episode.peak_step = loss, step
@@ -199,6 +219,7 @@ class LossSpike(Rule[LossSpikeConfig]):
         episode.num_calm = episode.num_calm + 1 if is_near else 0
         if self._is_high(loss, episode.level, episode.scale, episode.tail):
             episode.num_high += 1
+            episode.apart[_ranks_apart(at, episode.level)] += 1
         episode.has_norm_jump |= step - self._last_norm_jump <= NORM_LEAD_STEPS
         if episode.num_calm >= self.config.calm_steps:
             return self._end(episode, step, loss)
@@ -250,7 +271,9 @@ class LossSpike(Rule[LossSpikeConfig]):
         if not episode.is_reported:
             return None
         summary = f"loss back at {loss:.4g} after a peak of {episode.peak:.4g}, {step - episode.onset:,} steps later"
-        return self._finding(episode, step, loss, Severity.INFO, "resolved", summary)
+        finding = self._finding(episode, step, loss, Severity.INFO, "resolved", summary)
+        self._ranks_before.add(episode.ranks)
+        return finding
 
     def _finding(
         self, episode: _Episode, step: int, loss: float, severity: Severity, state: str, summary: str
@@ -262,6 +285,7 @@ class LossSpike(Rule[LossSpikeConfig]):
             onset_step=episode.onset,
             summary=summary,
             state=state,
+            ranks=episode.ranks if self._ranks_before <= {episode.ranks} else (),
             values={
                 "loss": loss,
                 "level": episode.level,
@@ -272,3 +296,12 @@ class LossSpike(Rule[LossSpikeConfig]):
                 "first": self._progress.first,
             },
         )
+
+
+def _ranks_apart(step: AlignedStep, level: float) -> tuple[int, ...]:
+    """The ranks whose loss alone is above the level, where those of most others are near it."""
+    if len(step.loss) < 2 or not step.has_loss.all():
+        return ()
+    above = step.loss - level
+    high = np.flatnonzero(above > APART * above.max())
+    return tuple(high.tolist()) if 2 * len(high) <= len(above) else ()

@@ -2,7 +2,9 @@
 
 import gc
 from collections.abc import Callable
+from typing import Any
 
+import pytest
 import torch
 
 import caboose
@@ -74,3 +76,17 @@ def test_a_sampled_step_has_the_range_of_its_input_without_a_watched_loader(
     batch = listening.wait_for(StepReport)[0].batch
     assert batch is not None
     assert (batch.index, batch.lowest, batch.highest, batch.num_bad) == (None, -2.0, 300.0, 0)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"ids": torch.zeros(2, dtype=torch.long), "pixels": torch.tensor([float("nan")])},
+        ([torch.zeros(2, dtype=torch.long), torch.tensor([float("nan")])], 3),
+    ],
+    ids=["by name, as Trainer calls", "the whole batch, as Lightning calls under DDP"],
+)
+def test_the_input_is_the_first_floating_point_tensor_of_the_call(given: Any) -> None:
+    batches = BatchCounter()
+    batches.see_input(given)
+    assert num_bad(batches) == 1

@@ -29,6 +29,8 @@ class DyingRelu(Cause):
         weights = model_facts.init_ratio(case)
         if weights is not None and weights[1] < model_facts.NO_INIT:
             yield opposes(STRONG, f"initial weights were at most {weights[1]:.2g}x those of He initialisation")
+        if case.value("config_advice", "large_inputs"):
+            yield opposes(STRONG, "inputs are far from normalised: such values kill units")
         has_relu = bool(model_facts.kinds(case) & set(model_facts.RECTIFIED))
         if has_relu and zero_gradients(case) and case.found("frozen_parameters"):
             yield supports(STRONG, "layers below ReLUs have gradients of exactly zero")

@@ -63,7 +63,7 @@ class LabelsShuffled(Cause):
             yield supports(SLIGHT, f"validation accuracy {scores[-1]:.2g} is at chance for {classes:.0f} classes")
         if chance is None and not case.found("not_learning"):
             return  # the rest is true of every healthy run
-        update = case.update_ratio
+        update = case.typical_update
         if update is not None:
             if update < STILL:
                 yield opposes(STRONG, f"weights hardly change: {update:.1g} of their norm per step")

@@ -27,7 +27,7 @@ class LrTooLow(Cause):
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
         found = case.value("lr_too_low", "update_ratio")
-        update = found if found is not None else case.update_ratio
+        update = found if found is not None else case.typical_update
         has_moved = list(self._has_moved(case))
         if found is not None and found > 0:
             yield supports(STRONG, f"weights change by {found:.1g} of their norm per step")
@@ -37,14 +37,15 @@ class LrTooLow(Cause):
         elif update is not None and update > USUAL_UPDATE:
             yield opposes(STRONG, f"weights change by {100 * update:.2g} % per step")
         yield from has_moved
-        lr, peak = case.lr_now, case.lr_peak
+        now, peak = case.lr_now, case.lr_peak
+        lr = now if now is None or peak is None else max(now, peak)  # at the end of a schedule every rate is low
         usual, ample = (ADAM_USUAL, ADAM_AMPLE) if "Adam" in case.optimizer else (SGD_USUAL, SGD_AMPLE)
         if lr is not None and case.optimizer and 0 < lr < usual:
             yield supports(FAIR, f"learning rate {lr:.2g} is unusually low for {case.optimizer}")
         elif lr is not None and case.optimizer and lr >= ample and found is None:
             yield opposes(FAIR, f"learning rate {lr:.2g} is not low for {case.optimizer}")
-        if lr is not None and peak and lr < 0.1 * peak:
-            yield opposes(STRONG, f"learning rate was {peak:.2g} before, now {lr:.2g}")
+        if now is not None and peak and peak >= usual and now < 0.1 * peak:
+            yield opposes(STRONG, f"learning rate was {peak:.2g} before, now {now:.2g}")
         if case.found("frozen_parameters"):
             yield opposes(FAIR, "some layers are frozen and learn at no rate")
 
@@ -60,7 +61,7 @@ class LrTooLow(Cause):
             yield opposes(STRONG, f"{text}: gradients vanished, whatever the learning rate")
 
     def advise(self, case: Case) -> Advice:
-        lr, update = case.lr_now, case.value("lr_too_low", "update_ratio") or case.update_ratio
+        lr, update = case.lr_now, case.value("lr_too_low", "update_ratio") or case.typical_update
         factor = 10.0 if not update else min(1e6, max(10.0, 10.0 ** round(math.log10(1e-3 / update))))
         return Advice(
             first_fix=f"multiply the learning rate by {factor:.0f}, then by 3 at a time until it memorises one batch",

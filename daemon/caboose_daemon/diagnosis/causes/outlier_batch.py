@@ -48,6 +48,8 @@ class OutlierBatch(Cause):
         parted = curves.ranks_parted(case)
         if parted is not None:
             yield opposes(STRONG, f"a rank's loss stayed near {parted.low:.3g} for several steps: not one batch")
+        if (left := curves.validation_left(case)) is not None:
+            yield opposes(STRONG, f"validation stays at {left[1]:.3g} since, from {left[0]:.3g}: not one batch")
         if case.found("bad_batch"):
             yield supports(STRONG, "the batch itself is bad: see bad_batch")
         if spike is not None:

@@ -35,6 +35,7 @@ class SoftmaxTwice(Cause):
             yield supports(DECISIVE, "the loss's graph has a softmax of the model's output, and another one above it")
         elif case.fact("loss_kind"):
             yield opposes(DECISIVE, "the loss's graph has one softmax")
+            return
         elif ends is not None and ends.kind.lower() in ("softmax", "sigmoid", "softmax2d") and classes:
             yield supports(STRONG, f"the model ends in {ends.kind} ({ends.name}), and cross entropy expects logits")
         if not classes or lowest is None:

@@ -31,6 +31,8 @@ class ValidationShift(Cause):
             yield supports(STRONG, f"the losses differ after {epochs:.2g} epochs, too few to memorise")
         elif epochs is not None and epochs > MANY_EPOCHS:
             yield opposes(FAIR, f"{epochs:,.0f} epochs so far: the data may be memorised")
+        if curves.validation_left(case) is not None:
+            yield opposes(STRONG, f"validation was as good as training until step {case.onset:,}")
         if case.value("metric_divergence", "noisy"):
             yield opposes(DECISIVE, "validation is answered better than training")
             return

@@ -44,6 +44,9 @@ class VanishingDepth(Cause):
         ratio = model_facts.init_ratio(case)
         if ratio is not None and ratio[1] > 2.5:
             yield opposes(FAIR, f"initial weights of {ratio[1]:.2g}x He initialisation alone would stop the gradient")
+        elif ratio is not None and ratio[1] < model_facts.NO_INIT:
+            text = f"initial weights at most {ratio[1]:.2g}x those of He initialisation pass no gradient at any depth"
+            yield opposes(STRONG, text)
 
     def advise(self, case: Case) -> Advice:
         return Advice(
