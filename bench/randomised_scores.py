@@ -23,8 +23,9 @@ from caboose_drills.randomised.draw import Draw
 LOUD = {"info": 0, "warning": 1, "critical": 2}
 ABOUT_TIME = frozenset(
     {"straggler", "data_starved", "throughput_regression", "job_stalled", "rank_silent", "monitor_blind"}
+    | {"memory_growth"}
 )
-"""Rules about processes and their speed."""
+"""Rules about processes, their speed and their memory."""
 LOST = 0.15
 """Share of the twin's progress that a harmful disease costs at least."""
 PEAK = 2.0

@@ -288,7 +288,7 @@ def _speed() -> list[Panel]:
             unit="short",
             log=10,
             about="Samples and tokens per second of all ranks. Stable is normal; a lasting fall is a slowdown.",
-            rules=("throughput_regression",),
+            rules=("throughput_regression", "memory_growth"),
             size=THIRD,
         ),
         named(

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.rules.parts.blown_up_start import BEYOND_NOISE, CALM, NOTHING_LEARNED, is_back
+from caboose_daemon.steps.view import MOVING_OBJECTIVE
 
 EARLY = 300
 """Points that count as the start."""
@@ -248,6 +249,8 @@ def validation_left(case: Case) -> tuple[float, float] | None:
 
     None where it does not, or the training loss is not back: then both rose alike.
     """
+    if MOVING_OBJECTIVE in case.visible:
+        return None  # its data always change
     level, now = case.before("loss"), case.since("loss")[-LATELY:]
     before = [found.loss for step, found in case.validations if step < case.onset]
     since = [found.loss for step, found in case.validations if step >= case.onset]

@@ -260,6 +260,13 @@ CATALOGUE: dict[str, AlertEntry] = {
         "Do not restart for this alone: change it at the next restart.",
         STATE,
     ),
+    "memory_growth": AlertEntry(
+        "a process keeps more memory with every step",
+        "Look for what the loop keeps: losses with their graph, lists, caches. Make sure that a checkpoint is written"
+        " before the memory is full.",
+        "Do not only restart from time to time: it hides the leak.",
+        SLOW,
+    ),
     "throughput_regression": AlertEntry(
         "throughput is well below the best this job has sustained",
         "Find the phase that grew: data means the loader, backward means the network or a straggler.",

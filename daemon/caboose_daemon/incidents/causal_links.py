@@ -86,6 +86,7 @@ CONSEQUENCES: Mapping[str, frozenset[str]] = {
     ),  # answers that are certain saturate units
     "generalisation_gap": frozenset({"overfitting", "metric_divergence"}),
     "underfitting": frozenset({"plateau"}),
+    "memory_growth": frozenset({"throughput_regression", "job_stalled", "straggler", "rank_silent"}),
     "throughput_regression": frozenset({"job_stalled"}),
     "job_stalled": frozenset(),
     "config_advice": frozenset(),

@@ -23,6 +23,7 @@ from caboose_daemon.rules.loss_spike import LossSpike
 from caboose_daemon.rules.lr_schedule import LrSchedule
 from caboose_daemon.rules.lr_too_high import LrTooHigh
 from caboose_daemon.rules.lr_too_low import LrTooLow
+from caboose_daemon.rules.memory_growth import MemoryGrowth
 from caboose_daemon.rules.metric_divergence import MetricDivergence
 from caboose_daemon.rules.monitor_blind import MonitorBlind
 from caboose_daemon.rules.noise_growth import NoiseGrowth
@@ -78,6 +79,7 @@ RULES: tuple[type[AnyRule], ...] = (
     JobStalled,
     DataStarved,
     ThroughputRegression,
+    MemoryGrowth,
     MonitorBlind,
 )
 

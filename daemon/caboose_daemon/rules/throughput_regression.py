@@ -9,8 +9,8 @@ it. The present rate is a shorter average of logarithms, in which one slow step 
 A slowdown must exceed `slowdown` *and* the noise of that average, for `recent_steps`, so that batches of varying
 length are not reported, and must have cost `min_lost_seconds`: a ticket must be worth its time, and a busy machine
 slows thousands of steps of a few milliseconds. Steps that grow from one part of the run to the next, each time, to
-`grown_times` of their first length are reported at once, and with less growth where the memory grows as well: so
-grows what a loop keeps and never frees, while a machine that is busy with something else is slower now and then.
+`grown_times` of their first length are reported at once: so grows the work on what a loop keeps (`memory_growth`),
+while a machine that is busy with something else is slower now and then.
 Start-up, compilation and evaluation are left out; a batch ramp, a data switch and a resume start a new baseline. The
 phase that grew most is named. It never pages: a slow run is not lost. Where the objective moves and only steps are
 counted it is a note: an episode of a better policy is longer, and so is its step.
@@ -36,10 +36,6 @@ SIGMAS = 6.0
 NEVER = 10**18
 PARTS = 12
 """Parts of a run whose steps take longer and longer; by chance they are hardly ever in order."""
-THIRD = PARTS // 3
-QUARTERS = (0.25, 0.5, 0.75, 1.0)
-SLOWER_WITH_MEMORY, MORE_MEMORY = 1.3, 1.05
-"""Growth of the time of a step and of the process's memory that belong together."""
 CALM = 0.5
 """Share of the limit below which it is resolved."""
 
@@ -83,8 +79,6 @@ class ThroughputRegression(Rule[ThroughputRegressionConfig]):
         self._lost_seconds = 0.0
         self._times = Curve()
         """Logarithms of the time per unit of work."""
-        self._memory = Curve()
-        """Of the process, in the sampled steps."""
 
     def observe(self, view: JobView) -> Finding | None:
         """A finding at every step while the job is slower than its baseline."""
@@ -97,9 +91,6 @@ class ThroughputRegression(Rule[ThroughputRegressionConfig]):
             return None
         if unit != self._unit:
             self._unit, self._num_steps, self._best, self._times = unit, 0, -math.inf, Curve()
-        if step.is_sampled:
-            used = max((report.host_bytes or 0 for report in step.reports.values()), default=0)
-            self._memory.add(float(used))
         self._lost_seconds += seconds * max(0.0, 1.0 - math.exp(self._recent - self._best)) if self._num_steps else 0.0
         self._learn(math.log(work / seconds), np.array([phase or 0.0 for phase in step.typical_phases]))
         if self._num_steps < self.config.baseline_steps // 2:
@@ -177,19 +168,8 @@ class ThroughputRegression(Rule[ThroughputRegressionConfig]):
             return False
         size = len(means) // PARTS
         levels = [median(means[-size * (PARTS - i) :][:size]) for i in range(PARTS)]
-        if all(later > earlier for earlier, later in pairwise(levels)):
-            return levels[-1] - levels[0] > math.log(self.config.grown_times)
-        first, middle, last = (median(levels[i * THIRD :][:THIRD]) for i in range(3))
-        return self._is_memory_growing() and first < middle < last > first + math.log(SLOWER_WITH_MEMORY)
-
-    def _is_memory_growing(self) -> bool:
-        """Whether the process had more memory at the last sampled step than at half of them, and there than before."""
-        used = self._memory.means
-        if len(used) < 2 * len(QUARTERS):
-            return False
-        marks = [used[int(share * (len(used) - 1))] for share in QUARTERS]
-        is_rising = all(later > earlier for earlier, later in pairwise(marks))
-        return is_rising and marks[-1] > MORE_MEMORY * marks[0]
+        is_rising = all(later > earlier for earlier, later in pairwise(levels))
+        return is_rising and levels[-1] - levels[0] > math.log(self.config.grown_times)
 
     def _grown(self) -> tuple[str, str]:
         """The phase that explains most of the slowdown, if one does, and its times as text."""

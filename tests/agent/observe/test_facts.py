@@ -55,6 +55,16 @@ def test_frozen_weights_as_torch_draws_them_are_counted(layer: nn.Module) -> Non
     assert of(frozen(layer))["frozen_at_random"] == layer.weight.numel()  # type: ignore[union-attr, operator]  # a weight
 
 
+@pytest.mark.parametrize("layer", [nn.LSTM(12, 32), nn.GRUCell(12, 32)])
+def test_frozen_recurrent_weights_as_torch_draws_them_are_counted(layer: nn.Module) -> None:
+    weights = [p for p in layer.parameters() if p.dim() > 1]
+    assert of(frozen(layer))["frozen_at_random"] == sum(p.numel() for p in weights)
+    with torch.no_grad():
+        for weight in weights:
+            weight.mul_(1.3)
+    assert "frozen_at_random" not in of(frozen(layer))
+
+
 def test_frozen_weights_that_were_trained_or_drawn_otherwise_are_not() -> None:
     torch.manual_seed(0)
     trained, normal, small = nn.Linear(32, 64), nn.Linear(32, 64), nn.Linear(4, 4)

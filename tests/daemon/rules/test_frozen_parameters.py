@@ -66,6 +66,17 @@ def test_the_layer_next_to_the_cut_is_named_first() -> None:
     assert episode.first.layers == ("body.weight", "stem.bias", "stem.weight")
 
 
+def test_a_layer_that_is_fed_zeros_is_behind_the_cut() -> None:
+    """The units before it are dead: its bias still has a gradient, and what is before them has none."""
+    names = ("first.weight", "first.bias", "second.weight", "second.bias", "head.weight")
+    table = tuple(Layer(name=name, numel=100, kind="Linear") for name in names)
+    dead = {"layers": table, "norms": (0.0, 0.0, 0.0, 1.0, 1.0)}
+    assert a_net(**dead).healthy(20).only("frozen_parameters").first.layers == ("first.weight", "second.weight")
+
+    cut = {"layers": table, "norms": (0.0, 0.0, 0.0, 0.0, 1.0)}
+    assert a_net(**cut).healthy(20).only("frozen_parameters").first.layers == ("second.weight", "first.weight")
+
+
 def test_ends_with_the_first_gradient() -> None:
     story = a_net(1.0, 1.0, -1.0, 1.0).healthy(20).gradients(1.0, 1.0, 1e-9, 1.0).healthy(1)
 

@@ -2,15 +2,19 @@
 
 import functools
 import math
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from caboose_daemon.config import Config
 from caboose_daemon.rules.loss_spike import LINGERING_STEPS, NORM_LEAD_STEPS, LossSpikeConfig
 from caboose_wire import Event
 from support.curves import Watch, flat, noisy, power_law, views
 from support.ranks import a_report
-from support.scenario import NAN
+from support.scenario import NAN, JournaledCore, watching
 from support.scenario import scenario as of_all_rules
 from support.seeds import seeds
 from support.summaries import lacks
@@ -402,3 +406,31 @@ def test_a_staircase_down_at_the_end_of_every_epoch_is_not_told() -> None:
     epochs = np.repeat([4.0, 2.5, 1.8, 1.5, 1.3, 1.2], 300)
 
     assert Watch("loss_spike").over(views(noisy(epochs, 0.05))).is_silent
+
+
+# Where it is high
+
+
+def at_ranks(*high: int) -> Callable[[int, int], float]:
+    return lambda rank, step: 5.0 if rank in high else 2.0 + 0.02 * math.sin(7.0 * step + rank)
+
+
+def test_names_the_ranks_whose_loss_alone_is_high() -> None:
+    assert scenario(ranks=4).plays(40, loss=at_ranks()).plays(5, loss=at_ranks(2)).only("loss_spike").last.ranks == (2,)
+    both = scenario(ranks=2).plays(40, loss=at_ranks()).plays(5, loss=at_ranks(0, 1))
+    assert both.only("loss_spike").last.ranks == (), "all of them: it is the weights"
+
+
+def test_a_restarted_daemon_keeps_the_rank(tmp_path: Path) -> None:
+    with closing(JournaledCore(tmp_path / "journal.db", Config(rules=watching("loss_spike", {})))) as core:
+        story = scenario(ranks=2, core=core).plays(40, loss=at_ranks()).plays(5, loss=at_ranks(1))
+        with closing(core.restarted(story.now)) as again:
+            story.core = again
+            assert story.plays(2, loss=at_ranks(1)).only("loss_spike").last.ranks == (1,)
+
+
+def test_spikes_at_one_rank_after_the_other_are_those_of_the_model() -> None:
+    story = scenario(ranks=2).plays(40, loss=at_ranks())
+    for rank in (0, 1):
+        story.plays(5, loss=at_ranks(rank)).plays(60, loss=at_ranks())
+    assert [episode.worst.ranks for episode in story.of("loss_spike")] == [(0,), ()]

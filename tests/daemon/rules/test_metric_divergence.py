@@ -274,6 +274,16 @@ def test_what_has_ended_is_seen_to_have_ended_after_a_restart() -> None:
     assert watched.only().last.state == "resolved"
 
 
+def test_equal_losses_of_eight_binary_digits_are_no_cached_ones() -> None:
+    """As a model in bfloat16 computes them: the next larger one is 4.0625."""
+    of_bfloat16 = [4.625, 4.3125, 4.15625, *[4.03125] * 9]
+    train = noisy(falling(EVERY * 13, 4.0, 1.8, 15), 0.02)
+    at = {EVERY * (i + 1): value for i, value in enumerate(of_bfloat16)}
+    assert Watch("metric_divergence").over(views(train, validations=at)).is_silent
+    finer = at | {3 * EVERY: 4.15631}
+    assert not Watch("metric_divergence").over(views(train, validations=finer)).is_silent
+
+
 # Apart from the start
 
 

@@ -31,6 +31,10 @@ class DataChanged(Cause):
     explains = (BREAKS - {"non_finite"}) | IN_VALIDATION | {"bad_batch", "oscillation", "lr_too_high"}
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
+        left = curves.validation_left(case)
+        if left is not None:
+            text = f"validation loss went from {left[0]:.3g} to {left[1]:.3g} and stays, while training came back"
+            yield supports(DECISIVE, f"{text}: it learned the new data, and validation has the old")
         if case.jump is None:
             return
         before, after, share = case.jump
@@ -41,11 +45,7 @@ class DataChanged(Cause):
             yield supports(weight, f"loss rose from {before:.3g} to {after:.3g}, {100 * share:.0f} % of it in one step")
         elif share < GRADUAL:
             yield opposes(FAIR, f"loss rose gradually: at most {100 * share:.0f} % of the rise in one step")
-        left = curves.validation_left(case)
-        if left is not None and share > SUDDEN:
-            text = f"validation loss went from {left[0]:.3g} to {left[1]:.3g} and stays, while training came back"
-            yield supports(DECISIVE, f"{text}: it learned the new data, and validation has the old")
-        else:
+        if left is None:
             yield from self._lasts(case, before, after, share)
         if case.value("metric_divergence", "noisy"):
             yield supports(STRONG, "evaluations are answered as before: their data is still the old one")

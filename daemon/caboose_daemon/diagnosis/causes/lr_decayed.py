@@ -4,13 +4,16 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from caboose_daemon.diagnosis.case import Case
+from caboose_daemon.diagnosis.case import Case, Floats
 from caboose_daemon.diagnosis.cause import DECISIVE, FAIR, SLIGHT, STRONG, Cause, Evidence, opposes, supports
 from caboose_daemon.incidents.causal_links import STANDS_STILL
 from caboose_daemon.incidents.diagnosis_record import Advice
 
 GONE, HEALTHY = 0.02, 0.3
 """Shares of its peak below which a rate has decayed, and above which it does not explain a flat loss."""
+
+MANY, STOOD = 40, 0.97
+"""Losses before the decay, and the share of the first ones above which the last ones have not fallen."""
 
 
 class LrDecayed(Cause):
@@ -46,10 +49,13 @@ class LrDecayed(Cause):
         if lasted > 0.25:
             yield supports(FAIR, f"for {100 * lasted:.0f} % of all steps so far, and the run continues")
         yield from self._is_loss_flat_since(case, since)
+        early = losses_before(case, since)
+        if len(early) >= MANY and np.mean(early[-len(early) // 4 :]) > STOOD * np.mean(early[: len(early) // 4]) > 0:
+            yield opposes(FAIR, f"the loss had not fallen by step {since:,} either, at {peak:.2g}")
 
     def _is_loss_flat_since(self, case: Case, since: int) -> Iterator[Evidence]:
         losses, steps = case.curve("loss"), case.steps
-        early, late = losses[(steps < since) & np.isfinite(losses)], losses[(steps >= since) & np.isfinite(losses)]
+        early, late = losses_before(case, since), losses[(steps >= since) & np.isfinite(losses)]
         if len(early) < 20 or len(late) < 40:
             return
         half = len(late) // 2
@@ -70,3 +76,9 @@ class LrDecayed(Cause):
             avoid="do not change optimizer or model: none learns at this learning rate",
             verify="training and validation loss fall again within a few hundred steps at the higher rate",
         )
+
+
+def losses_before(case: Case, step: int) -> Floats:
+    """The finite losses before a step, of those that are kept."""
+    losses = case.curve("loss")[case.steps < step]
+    return losses[np.isfinite(losses)]

@@ -16,8 +16,8 @@ class SlowingSteps(Cause):
     """A job whose steps become longer and longer."""
 
     id = "slowing_steps"
-    title = "growing work per step"
-    explains = frozenset({"throughput_regression", "job_stalled"})
+    title = "memory or work that grows with every step"
+    explains = frozenset({"memory_growth", "throughput_regression", "job_stalled"})
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
         grown = rise(case.curve("step_seconds"))
@@ -26,8 +26,12 @@ class SlowingSteps(Cause):
                 yield supports(STRONG, f"steps became {grown.factor:.2g}x longer gradually")
             elif grown.is_jump:
                 yield opposes(STRONG, f"steps became {grown.factor:.2g}x longer all at once")
+        kept = case.finding("memory_growth")
+        if kept is not None:
+            yield supports(STRONG, kept.summary)
+            yield supports(FAIR, "it rises by the same at every step: what a run needs stops rising")
         used = [num for _, num in case.memory("host")]
-        if len(used) >= FEW_SAMPLES and (more := used[-1] / max(1.0, used[len(used) // 4])) > MORE:
+        if kept is None and len(used) >= FEW_SAMPLES and (more := used[-1] / max(1.0, used[len(used) // 4])) > MORE:
             yield supports(STRONG, f"memory of the process grew {more:.2g}x since a quarter of the samples")
         finding = case.finding("throughput_regression")
         if finding is not None and finding.phase in ("forward", "backward", "optimizer"):
@@ -43,5 +47,5 @@ class SlowingSteps(Cause):
             " memory banks",
             code="losses.append(loss.item())  # loss itself would keep its graph; deque(maxlen=N) for banks",
             avoid="do not only restart from time to time: it hides the leak until memory runs out",
-            verify="the step time at the end of an epoch equals that at its start",
+            verify="memory and step time at the end of an epoch equal those at its start",
         )
