@@ -4,8 +4,8 @@ Design
 ------
 Autograd adds to a gradient that exists in place, and counts each change of a tensor in its version. A loop that clears
 its gradients makes new ones, or changes them once more. So the smallest trained parameter's gradient is compared from
-one optimizer step to the next: the same tensor, changed by one backward pass alone (and by the clippers that were seen
-in between), has kept what it had. One forward pass between two steps is judged; more may be an accumulation.
+one optimizer step to the next: the same tensor, changed by the backward passes alone (and by the clippers that were
+seen in between), has kept what it had. The passes are counted, since an accumulation has several.
 
 DDP copies the reduced gradient over the local one, which is a change as well. How many such changes a pass brings
 shows in the first gradient, which is new and was never cleared. Gradients that are views of DDP's buckets share their
@@ -29,14 +29,14 @@ class KeptGradients:
         trained = [p for p in parameters if p.requires_grad and p.numel()]
         self._parameter = min(trained, key=lambda p: p.numel(), default=None)
         self._gradient: torch.Tensor | None = None
-        self._version = self._num_forwards = self._num_clips = self._num_kept = 0
+        self._version = self._num_passes = self._num_clips = self._num_kept = 0
         self._num_copies: int | None = None
-        """Changes of a gradient by a pass beside the addition."""
+        """Changes of a gradient in a step beside the additions."""
         self.is_watching = self._parameter is not None
         self.are_kept = False
 
-    def note_forward(self) -> None:
-        self._num_forwards += 1
+    def note_backward(self) -> None:
+        self._num_passes += 1
 
     def note_clip(self) -> None:
         self._num_clips += 1
@@ -45,7 +45,7 @@ class KeptGradients:
         """An optimizer's step begins: judges what happened to the gradient since the last one."""
         gradient = None if self._parameter is None else self._parameter.grad
         if self._num_copies is None and gradient is not None:
-            self._num_copies = gradient._version - self._num_clips if self._num_forwards == 1 else 0
+            self._num_copies = max(0, gradient._version - self._num_clips - max(0, self._num_passes - 1))
             if gradient._is_view():  # noqa: SLF001 - torch has no other name for it
                 self._end()
         if self._parameter is None or self._gradient is None:
@@ -54,10 +54,10 @@ class KeptGradients:
             self._end()
             return
         changes = gradient._version - self._version - (self._num_copies or 0)
-        is_one_pass = self._num_forwards == 1
-        if is_one_pass and changes == 2 + self._num_clips:
+        added = self._num_passes + self._num_clips
+        if self._num_passes and changes == added + 1:
             self._end()  # it was set to zero in place
-        elif is_one_pass and changes == 1 + self._num_clips:
+        elif self._num_passes and changes == added:
             self._num_kept += 1
             if self._num_kept >= ENOUGH:
                 self.are_kept = True
@@ -69,7 +69,7 @@ class KeptGradients:
         """The step has ended: what the gradient is now is all that was used."""
         self._gradient = None if self._parameter is None else self._parameter.grad
         self._version = 0 if self._gradient is None else self._gradient._version
-        self._num_forwards = self._num_clips = 0
+        self._num_passes = self._num_clips = 0
 
     def _end(self) -> None:
         self.is_watching, self._gradient, self._parameter = False, None, None

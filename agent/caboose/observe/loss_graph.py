@@ -7,8 +7,8 @@ and whatever it passes to the monitor, and the graph still has the targets that 
 of the graph is walked, down to the first operation that is a loss, over at most `MAX_NODES` nodes.
 
 The number of classes is a fact about the model only where the model's last weights give the logits: the loss of pairs
-has as many candidates as the batch has samples. A loss of several terms tells less: its kinds are listed, its targets
-are not read.
+has as many candidates as the batch has samples, so it is no measure across batches of other sizes. A loss of several
+terms tells less: its kinds are listed, its targets are not read.
 
 A saved tensor may have hooks (activation checkpointing computes it again, and only once), so it must not be unpacked
 here. `register_hooks` refuses such a tensor, and else passes the tensor on: that is how the targets are read. Nothing
@@ -65,7 +65,7 @@ class LossGraph:
 
     def __init__(self) -> None:
         self.facts: dict[str, Scalar] = {}
-        """`loss_kind`, `num_classes`, `label_smoothing` and `loss_mistake`, as far as they are known."""
+        """`loss_kind`, `num_classes`, `loss_of_pairs`, `label_smoothing` and `loss_mistake`, where seen."""
         self._has_read = False
 
     def read(self, roots: Any, vector: StepVector) -> bool:
@@ -81,7 +81,7 @@ class LossGraph:
         self._has_read = True
         self.facts["loss_kind"] = ", ".join(sorted({one.kind for one in found}))
         if is_single:
-            self.facts |= _classes(found[0]) | _label_smoothing(node)
+            self.facts |= _classes(found[0]) | _pairs(found[0]) | _label_smoothing(node)
             mistake = _mistake(found[0])
             if mistake:
                 self.facts["loss_mistake"] = mistake
@@ -186,6 +186,18 @@ def _classes(found: Found) -> dict[str, Scalar]:
         return {}
     classes = int(shape[1])
     return {"num_classes": classes} if classes >= 2 else {}
+
+
+def _pairs(found: Found) -> dict[str, Scalar]:
+    """Whether the samples of the batch are each other's classes: as many logits as samples, made by no weights."""
+    below = _input(found.node)
+    if found.kind != "cross_entropy" or below is None or below.name() != LOG_SOFTMAX or _classes(found):
+        return {}
+    shape = below._input_metadata[0].shape  # noqa: SLF001 - of the operation's output; torch has no other name for it
+    before = _input(below)
+    is_square = len(shape) == 2 and shape[0] == shape[1] > 2
+    has_weight = before is not None and before.name() in PRODUCTS and _has_weight(before)
+    return {"loss_of_pairs": True} if is_square and not has_weight else {}
 
 
 def _has_weight(node: Any) -> bool:

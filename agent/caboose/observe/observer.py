@@ -121,7 +121,8 @@ class Observer:
         self._num_steps_taken = 0
         self._num_sparse = 0
         self._has_news = False
-        self._kept = KeptGradients(_parameters(optimizers[0]) if world == 1 and optimizers else ())
+        is_judged = bool(optimizers) and (world == 1 or in_ddp(model)) and not averages_weights
+        self._kept = KeptGradients(_parameters(optimizers[0]) if is_judged else ())
         self._num_idle = 0
         """Steps without one of an optimizer, since the start; -1 once that is known."""
         # Attached with the first optimizer step, as without code: what is in the gradients may be clipped already.
@@ -142,6 +143,8 @@ class Observer:
         knows_waits = is_reduced or (is_sharded and not in_parts and in_fsdp2(model))
         self._waits = WaitObserver(clock, protect, is_distributed=knows_waits)
         self._waits.is_partly_known = in_parts
+        if self._kept.is_watching:
+            self._waits.note_backward = self._kept.note_backward
         self._loss_graph = LossGraph()
         self._read_roots = protect("loss", self._read_loss)
         self._samples = Samples(
@@ -340,7 +343,6 @@ class Observer:
             self._is_mid_step = False
             self._begin_gradients()
         self._gradients.note_forward()
-        self._kept.note_forward()
         self.batches.see_input(args or kwargs)
         self._clipping.totals.note_forward()
         is_first = id(module) not in self._was_called
@@ -400,6 +402,8 @@ class Observer:
         optimizer = self.optimizers[number]
         if self._kept.is_watching and number == 0:
             self._kept.after_step()
+        elif self._waits.note_backward is not None:
+            self._waits.note_backward = None
         if isinstance(optimizer, EngineOptimizer):
             self._clipping.engine_stepped(optimizer.max_norm, optimizer.total_norm())
         if self._is_sampled:

@@ -59,6 +59,8 @@ class WaitObserver:
         self._is_closed = False
         self.read_roots: Callable[[Any], Any] | None = None
         """Called with what a backward starts from, before it begins; set in sampled steps."""
+        self.note_backward: Callable[[], Any] | None = None
+        """Called at each backward, while somebody counts them."""
         _watching.append(self)
         _observers.append(self)
         _install()
@@ -78,6 +80,8 @@ class WaitObserver:
     def _begin_backward(self, roots: Any) -> None:
         if self.read_roots is not None:
             self.read_roots(roots)
+        if self.note_backward is not None:
+            self.note_backward()
         self._clock.mark("backward")
         root = roots[0] if isinstance(roots, list | tuple) and roots else roots
         if self._is_distributed and isinstance(root, torch.Tensor) and root.requires_grad:

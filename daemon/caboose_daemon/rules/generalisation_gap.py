@@ -10,8 +10,8 @@ where the last few evaluations brought nothing more. Two kinds are seen:
 - in loss, more than twice the training loss, and by a good part of what the run had to learn (chance where it is known,
   else its first loss): at a training loss near zero twice as much is nothing.
 
-A gap in loss alone is a note, unless it is five times as large: healthy models of small data have one, as has a log
-whose rows are single batches.
+The loss of pairs, which depends on the size of the batch, has no such gap. A gap in loss alone is a note, unless it is
+five times as large: healthy models of small data have one, as has a log whose rows are single batches.
 
 `overfitting` sees a validation loss that rises; this rule needs no rise. Dropout and augmentation make the training
 loss higher than it would be in an evaluation, so a gap is rather larger than it looks.
@@ -128,7 +128,7 @@ class GeneralisationGap(LastingRule[GeneralisationGapConfig]):
         return self._found(Severity.WARNING if is_sure else Severity.INFO, step, summary, values=values)
 
     def _is_apart(self, view: JobView, loss: float, limit: float) -> bool:
-        if not self._train > 0:
+        if not self._train > 0 or view.facts.get("loss_of_pairs") is True:
             return False
         is_far = loss - self._train > limit * self.config.part * self._scale(view)
         return is_far and loss > limit * self.config.ratio * self._train

@@ -47,6 +47,7 @@ CEILING = 0.95
 """A score above this has little room to rise."""
 PERFECT = 0.995
 """A score above this is no sign of a model that is too sure of its answers."""
+HALF = frozenset({"bfloat16", "float16"})
 MOVED = 0.9
 """Share of the training loss at the first of equal rounded evaluations, below which the weights have moved."""
 
@@ -57,9 +58,9 @@ class MetricDivergenceConfig(RuleConfig):
 
     evaluations: int = 3
     """Evaluations in a row on which the condition must hold."""
-    rise: float = 0.1
+    rise: float = 0.2
     """Rise of the loss above its best, as a share, while the metric stays."""
-    fall: float = 0.2
+    fall: float = 0.3
     """Fall of the loss since the metric last changed, as a share."""
     hold: float = 0.01
     """Change of the metric, as a share, up to which it counts as unchanged, from its best or from its last change."""
@@ -98,6 +99,8 @@ class MetricDivergence(Rule[MetricDivergenceConfig]):
         """Score and loss when the score last changed."""
         self._counts = dict.fromkeys(KINDS, 0)
         self._rounding = Rounding()
+        self._is_half = False
+        """Whether the weights have few digits, and what is computed with them."""
         self._train_when_equal = math.nan
         """The training loss at the first of the evaluations that are equal."""
         self._training = TrainingDivergence(config.fall, config.hold, CEILING, config.chance)
@@ -130,6 +133,7 @@ class MetricDivergence(Rule[MetricDivergenceConfig]):
             return self._finding(step.step, "open") if self._onset is not None else None
         for validation in of_events(view.events):
             self._num_to_wait = max(0, self._num_to_wait - 1)
+            self._is_half = view.facts.get("precision") in HALF
             self._evaluate(validation, step.step, view.setting("num_classes"))
             if math.isfinite(validation.loss):
                 self._count("apart", self._is_apart(view, step.step, validation.loss))
@@ -172,7 +176,8 @@ class MetricDivergence(Rule[MetricDivergenceConfig]):
         is_equal = loss == self._last_loss and step > self._last_step
         if not is_equal:
             self._train_when_equal = self._train
-        if not is_equal or not self._rounding.is_coarse_at(loss) or self._train < MOVED * self._train_when_equal:
+        is_coarse = self._is_half or self._rounding.is_coarse_at(loss)
+        if not is_equal or not is_coarse or self._train < MOVED * self._train_when_equal:
             self._count("equal", is_equal)
         self._last_loss, self._last_step = loss, step
 

@@ -34,18 +34,25 @@ def at_the_end(optimizer: torch.optim.Optimizer, model: nn.Module, when: str) ->
 
 
 def trained(
-    clear: Clear, *, clips: bool = False, passes: int = 1, steps: int = 12, model: nn.Module | None = None
+    clear: Clear,
+    *,
+    clips: bool = False,
+    forwards: int = 1,
+    passes: int = 1,
+    steps: int = 12,
+    model: nn.Module | None = None,
 ) -> KeptGradients:
     model = nn.Linear(4, 2) if model is None else model
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     kept = KeptGradients(list(model.parameters()))
     for _ in range(steps):
         clear(optimizer, model, "start")
-        for _ in range(passes):
-            kept.note_forward()
-            loss = model(torch.randn(3, 4)).square().mean()
-        clear(optimizer, model, "before backward")
-        loss.backward()
+        for number in range(passes):
+            loss = sum(model(torch.randn(3, 4)).square().mean() for _ in range(forwards))
+            if not number:
+                clear(optimizer, model, "before backward")
+            kept.note_backward()
+            loss.backward()
         if clips:
             kept.note_clip()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -73,9 +80,10 @@ def test_cleared_gradients_are_not(clear: Clear, clips: bool) -> None:
     assert not kept.is_watching, "it costs nothing from then on"
 
 
-@pytest.mark.parametrize("clear", [in_between, at_the_end])
-def test_two_forward_passes_in_a_step_are_not_judged(clear: Clear) -> None:
-    assert not trained(clear, passes=2).are_kept
+@pytest.mark.parametrize("settings", [{"forwards": 2}, {"passes": 3}, {"forwards": 2, "passes": 2}])
+def test_several_passes_in_a_step_are_told_apart_from_what_is_kept(settings: dict[str, int]) -> None:
+    assert trained(never, **settings).are_kept
+    assert not any(trained(clear, **settings).are_kept for clear in (in_front, in_between, at_the_end))
 
 
 def test_a_model_without_trained_parameters_is_not_watched() -> None:

@@ -52,7 +52,7 @@ def test_candidates_of_a_batch_are_no_classes() -> None:
     first, second = (F.normalize(HEAD(torch.randn(8, 6)), dim=-1) for _ in "ab")
     facts, _ = read(F.cross_entropy(first @ second.T / 0.2, torch.arange(8)))
 
-    assert facts == {"loss_kind": "cross_entropy"}
+    assert facts == {"loss_kind": "cross_entropy", "loss_of_pairs": True}
 
 
 @pytest.mark.parametrize(

@@ -99,3 +99,14 @@ def test_inputs_that_are_far_too_large_come_before_the_units_they_kill() -> None
     ranges = [InputRange(1, step, -2.5e3 - step, 2.5e3 + step, 0.01 * step) for step in range(20, 220, 20)]
     collapsed = a_finding("activation_collapse", 101)
     assert best(advice, dead, collapsed, input_ranges=ranges, visible=SEEN) == "unnormalised_input"
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float32"])
+def test_small_steps_of_weights_with_few_digits_are_lost_to_rounding(precision: str) -> None:
+    low = a_finding("lr_too_low", 100, values={"update_ratio": 2.5e-6})
+    run = flat_at_chance(6.8e-6, 2.5e-6)
+    run["facts"] |= {"precision": precision, "optimizer": "Lion"}
+    run["groups"] = [a_group("Lion", lr=6.8e-6)]
+    wanted = "precision_lost" if precision == "bfloat16" else "lr_too_low"
+
+    assert best(*STUCK, low, a_finding("config_advice", 1, values={"lost_updates": 1.0}), **run) == wanted

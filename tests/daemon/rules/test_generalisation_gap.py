@@ -56,6 +56,12 @@ def test_a_gap_in_loss_alone_is_a_note_unless_it_is_very_large() -> None:
     assert watch(standing(1.2), train=0.1).only().severity == "warning"
 
 
+def test_the_loss_of_pairs_has_another_level_in_larger_batches() -> None:
+    assert watch(standing(1.2), facts={"loss_of_pairs": True}).is_silent
+    accuracy = {"train": 0.05, "accuracy": [0.6] * 8, "metrics": {"accuracy": np.full(200, 0.99)}}
+    assert watch(standing(1.2), facts={"loss_of_pairs": True}, **accuracy).only().severity == "warning"
+
+
 def test_twenty_points_of_accuracy_are_a_gap() -> None:
     trained = {"accuracy": np.full(200, 0.99)}
     assert watch(standing(0.3), train=0.2, accuracy=[0.82] * 8, metrics=trained).is_silent

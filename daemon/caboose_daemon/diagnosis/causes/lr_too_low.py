@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from caboose_daemon.diagnosis import curves
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import FAIR, STRONG, Cause, Evidence, line_to_scale_lr, opposes, supports
+from caboose_daemon.diagnosis.causes.precision_lost import HALF_DIGIT
 from caboose_daemon.incidents.causal_links import STANDS_STILL
 from caboose_daemon.incidents.diagnosis_record import Advice
 
@@ -13,6 +14,8 @@ SMALL_UPDATE, USUAL_UPDATE = 1e-5, 3e-4
 """Update-to-weight ratios: too small to learn within a run, and usual."""
 ADAM_USUAL, SGD_USUAL = 1e-6, 1e-5
 """Learning rates below these are unusual, except at the end of a schedule."""
+SCALED = ("Adam", "Lion", "Muon", "Adafactor", "RMSprop", "Lamb", "Sophia", "Shampoo", "Signum")
+"""Optimizers whose steps do not depend on the size of the gradients."""
 ADAM_AMPLE, SGD_AMPLE = 1e-3, 1e-2
 """Learning rates above these are never low."""
 
@@ -39,13 +42,17 @@ class LrTooLow(Cause):
         yield from has_moved
         now, peak = case.lr_now, case.lr_peak
         lr = now if now is None or peak is None else max(now, peak)  # at the end of a schedule every rate is low
-        usual, ample = (ADAM_USUAL, ADAM_AMPLE) if "Adam" in case.optimizer else (SGD_USUAL, SGD_AMPLE)
+        is_scaled = any(name in case.optimizer for name in SCALED)
+        usual, ample = (ADAM_USUAL, ADAM_AMPLE) if is_scaled else (SGD_USUAL, SGD_AMPLE)
         if lr is not None and case.optimizer and 0 < lr < usual:
             yield supports(FAIR, f"learning rate {lr:.2g} is unusually low for {case.optimizer}")
         elif lr is not None and case.optimizer and lr >= ample and found is None:
             yield opposes(FAIR, f"learning rate {lr:.2g} is not low for {case.optimizer}")
         if now is not None and peak and peak >= usual and now < 0.1 * peak:
             yield opposes(STRONG, f"learning rate was {peak:.2g} before, now {now:.2g}")
+        if case.fact("precision") in HALF_DIGIT:
+            text = "the weights' precision rounds small changes away: what is seen of a step is less than it asks for"
+            yield opposes(FAIR, text)
         if case.found("frozen_parameters"):
             yield opposes(FAIR, "some layers are frozen and learn at no rate")
 

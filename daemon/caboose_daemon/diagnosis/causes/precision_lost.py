@@ -17,7 +17,7 @@ class PrecisionLost(Cause):
     id = "precision_lost"
     title = "updates lost to rounding"
     is_plain = True
-    explains = STANDS_STILL | {"lr_too_low", "frozen_parameters", "config_advice"}
+    explains = STANDS_STILL | {"lr_too_low", "frozen_parameters", "config_advice", "metric_divergence"}
 
     def weigh(self, case: Case) -> Iterator[Evidence]:
         precision = case.fact("precision")

@@ -39,6 +39,8 @@ class ValidationShift(Cause):
         if any(case.value("metric_divergence", kind) for kind in ("equal", "chance")):
             yield opposes(STRONG, "the evaluation itself is doubtful")
         else:
+            if case.fact("loss_of_pairs"):
+                return  # in batches of other sizes it has another level
             if case.value("metric_divergence", "apart"):
                 yield supports(STRONG, "training and validation never had one level, since the first evaluations")
             yield from self._while_new(case) if epochs is not None else self._when_learned(case)
