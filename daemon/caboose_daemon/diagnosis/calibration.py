@@ -17,7 +17,7 @@ nothing is changed. Nor is it for faults of processes and replicas, which were n
 import math
 from collections.abc import Sequence
 
-AT_A_TIE, PER_LEAD = 1.23, 0.55
+AT_A_TIE, PER_LEAD = 1.95, 0.59
 """Log-odds of being right where what comes second is as likely, and per factor e by which it is less so."""
 LEAST = 0.02
 """Share of the belief below which a second cause is not shown; what comes second counts as this much at least."""

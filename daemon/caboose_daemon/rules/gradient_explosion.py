@@ -11,12 +11,15 @@ there is history, the doublings must exceed the run's own outliers. Without hist
 
 One high norm is one batch, which clipping handles: an info, unless it is `outlier_ratio` times the level. A norm that
 stays high, keeps doubling or is that high is a warning. It is critical when the loss is above its level too, or when
-the norm stays high for long. The rule is silent in the first steps, before there is a level. The slow rise of norms
-during a learning-rate warm-up is learned as the level.
+the norm stays high for long. While the loss is clearly below its level before, it is a note: many runs begin with
+small gradients, which grow as they begin to learn. The rule is silent in the first steps, before there is a level. The
+slow rise of norms during a learning-rate warm-up is learned as the level.
 """
 
 import math
+from collections import deque
 from dataclasses import dataclass
+from statistics import median
 
 from caboose_daemon.format import amount
 from caboose_daemon.rules.parts.baseline import Baseline
@@ -29,6 +32,8 @@ from caboose_daemon.steps.view import MOVING_OBJECTIVE, JobView
 DOUBLED = math.log(2.0)
 SOLVED = 0.01
 """Share of its first loss below which a run has solved its task: its gradients are those of a few samples."""
+RECENT, BETTER = 5, 3.0
+"""Losses whose median is below the level before, by so many scales of their scatter, in a run that learns."""
 MAX_GAP = 4
 """Steps since the last norm, above which a rise is no jump: where norms are taken rarely, the loss must tell."""
 MIN_SCALE = 0.05
@@ -84,6 +89,9 @@ class GradientExplosion(Rule[GradientExplosionConfig]):
         self._lasting = Lasting(1, config.calm_steps)
         self._num_high = 0
         self._longest = 0
+        self._losses: deque[float] = deque(maxlen=RECENT)
+        self._loss_before = math.nan
+        """What the loss must be below to be better than before the norm rose."""
         self._is_known = True
         """Whether the level was learned; without history it is a guess, and not enough to page."""
         self._level = math.nan
@@ -113,6 +121,7 @@ class GradientExplosion(Rule[GradientExplosionConfig]):
         if not self._lasting.is_open:
             self._is_known = self._norm.is_ready
             self._level, self._scale = self._norm.level, self._norm.scale
+            self._loss_before = self._loss.level - BETTER * self._loss.scale if self._loss.is_ready else math.nan
             if is_doubling and not is_high:
                 self._level, self._scale = before - (self.config.doublings - 1) * DOUBLED, MIN_SCALE
         verdict = self._lasting.judge(step.step, is_high or is_doubling)
@@ -172,6 +181,7 @@ class GradientExplosion(Rule[GradientExplosionConfig]):
         loss = None if view.step is None else view.step.finite_loss
         if loss is not None:
             self._progress.observe(loss, view)
+            self._losses.append(loss)
             self._is_solved = not self._progress.is_signed and loss < SOLVED * self._progress.first
 
     def _is_loss_high(self, loss: float | None) -> bool:
@@ -184,7 +194,7 @@ class GradientExplosion(Rule[GradientExplosionConfig]):
         return is_high
 
     def _severity(self, norm: float, *, is_doubling: bool, is_loss_high: bool) -> Severity:
-        if self._is_solved:
+        if self._is_solved or self._is_learning:
             return Severity.INFO
         num, ratio = self._num_high, norm / math.exp(self._level)
         if (num >= self.config.critical_steps and self._is_known) or (
@@ -193,6 +203,11 @@ class GradientExplosion(Rule[GradientExplosionConfig]):
             return Severity.CRITICAL
         is_warning = is_doubling or num >= self.config.persist_steps or ratio >= self.config.outlier_ratio
         return Severity.WARNING if is_warning else Severity.INFO
+
+    @property
+    def _is_learning(self) -> bool:
+        """Whether the loss is better than before the norm rose."""
+        return len(self._losses) == RECENT and median(self._losses) < self._loss_before
 
     def _severity_while_moving(self, norm: float) -> Severity:
         """Where the objective moves, norms jump with it: a copied target network, a new reward, a better opponent."""

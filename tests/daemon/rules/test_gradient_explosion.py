@@ -87,6 +87,16 @@ def test_the_loss_is_a_second_witness_and_critical_with_the_third_high_norm() ->
     assert lacks(episode.last.summary, "gradient norm 5 against 1 before step 100 (5x)") == []
 
 
+def test_a_norm_that_grows_as_the_run_begins_to_learn_is_a_note() -> None:
+    """Near the initial weights gradients are small; with them the loss comes down."""
+    values = norms(*np.linspace(4.0, 40.0, 10), *[30.0] * 100, before=30, noise=0.03)
+    learns = np.concatenate([flat(25, 3.44), 1.0 + 2.4 * np.exp(-np.arange(115) / 30.0)])
+
+    assert watch(values, noisy(learns, 0.01)).only().worst.severity == "info"
+    assert watch(values, noisy(flat(140, 3.44), 0.01)).only().worst.severity == "critical"
+    assert watch(values, noisy(learns[::-1].copy(), 0.01)).only().worst.severity == "critical", "it gets worse"
+
+
 def test_is_never_more_urgent_than_configured() -> None:
     assert watch(norms(*[50.0] * 30), severity="warning").only().severity == "warning"
 
