@@ -29,7 +29,6 @@ class SlowingSteps(Cause):
         kept = case.finding("memory_growth")
         if kept is not None:
             yield supports(STRONG, kept.summary)
-            yield supports(FAIR, "it rises by the same at every step: what a run needs stops rising")
         used = [num for _, num in case.memory("host")]
         if kept is None and len(used) >= FEW_SAMPLES and (more := used[-1] / max(1.0, used[len(used) // 4])) > MORE:
             yield supports(STRONG, f"memory of the process grew {more:.2g}x since a quarter of the samples")
