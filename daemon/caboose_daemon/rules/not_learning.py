@@ -130,6 +130,8 @@ class NotLearning(Rule[NotLearningConfig]):
         self._unexplained = Unexplained()
         self._creeping = Creeping()
         self._creeps = False
+        self._fell_from: float | None = None
+        """The first loss, of a log that fell in its first rows only."""
 
     def observe(self, view: JobView) -> Finding | None:
         """A finding while the run is flat since its start; once it has learned, never again."""
@@ -187,7 +189,9 @@ class NotLearning(Rule[NotLearningConfig]):
         line = trend(means[max(1, len(means) // 16) :], remembers=True)
         limit = self.config.min_improvement
         chance = known(view)
-        still = self._fell_at_once(view)
+        still, start = self._fell_at_once(view), self._start[0]
+        has_fallen = still is not None and still.level < (1.0 - self.config.fallen) * start
+        self._fell_from = start if has_fallen else None
         if still is not None:
             return still
         if (creeping := self._line_of_creeping(view)) is not None:
@@ -317,12 +321,15 @@ class NotLearning(Rule[NotLearningConfig]):
                 "change": line.change,
                 "points": float(self._curve.num_points),
                 **({"creeping_lr": self._creeping.peak} if self._creeps else {}),
+                **({"start": self._fell_from} if self._fell_from is not None else {}),
             },
         )
 
     def _summary(self, view: JobView, line: Trend) -> str:
         if self._creeps:
             return self._creeping.summary(line)
+        if self._fell_from is not None:
+            return f"loss flat at {line.level:.4g} since its first rows, in which it fell from {self._fell_from:.4g}"
         chance = likely(view, median(self._start)) if self._start else known(view)
         classes = 0.0 if chance is None else round(math.exp(chance))
         if chance is not None and self._is_at_chance and line.relative < -self.config.min_improvement:
