@@ -9,7 +9,7 @@ shift 2
 version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 venv=${VENV:-.venv-torch-$torch-py$version}
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
-"$venv/bin/python" -m pip install -q --disable-pip-version-check "torch==$torch" -e '.[daemon]' \
+"$venv/bin/python" -m pip install -q --disable-pip-version-check "torch==$torch" -e '.[daemon,plots]' \
     'httpx>=0.28' 'hypothesis>=6.115' 'pytest>=8.3' 'pytest-timeout>=2.3' 'pytest-xdist>=3.6' 'pyyaml>=6.0'
 "$venv/bin/python" -c 'import sys, torch; print("Python", sys.version.split()[0], "torch", torch.__version__)'
 # A warning of another version is no failure. Tests that compile, and those of libraries, belong to the version of `make test`.

@@ -13,7 +13,8 @@ from support.processes import DaemonProcess, running_daemon, wait_until
 transformers = pytest.importorskip("transformers", reason="its models are trained")
 pytest.importorskip("accelerate", reason="the Trainer needs it")
 
-from caboose.huggingface import CabooseCallback  # noqa: E402 - after the check that it can be imported
+import caboose  # noqa: E402 - after the check that the Trainer can be imported
+from caboose.huggingface import CabooseCallback  # noqa: E402 - likewise
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(300)]
 
@@ -87,7 +88,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
 
 def train(daemon: DaemonProcess, job: str, model: Any, directory: Path, *callbacks: Any) -> dict[str, Any]:
     """The rules of all incidents of the run by severity, from its first step to its end."""
-    watching = CabooseCallback(job=job, endpoint=daemon.endpoint, sampling=3)
+    watching = CabooseCallback(job=job, endpoint=daemon.endpoint, sampling=caboose.Sampling(3, overhead_budget=1.0))
     arguments = transformers.TrainingArguments(
         str(directory), max_steps=STEPS, per_device_train_batch_size=16, learning_rate=2e-3, lr_scheduler_type="cosine",
         warmup_steps=20, report_to=[], use_cpu=True, save_strategy="no", disable_tqdm=True,
@@ -95,7 +96,7 @@ def train(daemon: DaemonProcess, job: str, model: Any, directory: Path, *callbac
     transformers.Trainer(model, arguments, train_dataset=Chain(), callbacks=[watching, *callbacks]).train()
     assert wait_until(lambda: daemon.get(f"/api/v1/jobs/{job}")["step"] == STEPS, 20)
     incidents = daemon.get(f"/api/v1/jobs/{job}/incidents")["incidents"]
-    return {episode["rule"]: one for one in incidents if one["worst"] != "info" for episode in one["episodes"]}
+    return {member["rule"]: one for one in incidents if one["worst"] != "info" for member in one["members"]}
 
 
 def series(daemon: DaemonProcess, job: str) -> dict[str, float]:

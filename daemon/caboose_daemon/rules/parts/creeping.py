@@ -87,4 +87,6 @@ def _pace(distances: Sequence[float], losses: Sequence[float]) -> float:
     """The fall per distance, by least squares."""
     middle, level = math.fsum(distances) / len(distances), math.fsum(losses) / len(losses)
     spread = math.fsum((x - middle) ** 2 for x in distances)
+    if spread <= 0.0:
+        return 0.0  # the rate is 0
     return -math.fsum((x - middle) * (y - level) for x, y in zip(distances, losses, strict=True)) / spread
