@@ -5,13 +5,15 @@ BIN := $(VENV)/bin
 KEEP ?=
 # How long chaos and fuzz go on, and with which random choices.
 MINUTES ?= 12
+# For test-torch: the torch to test with.
+TORCH ?= 2.4.1
 SEED ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests start hundreds of processes: each would compile the whole product anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long test-rest lint types contracts docs docs-site dashboards pictures screenshots deploy wheel-test soak crash-points fuzz bench-overhead bench-detection bench-power bench-metamorphic bench-leave-one-out bench-drawn bench-rules bench-ingest bench-relays bench-snapshots bench-gate bench-rollback bench-regret bench-regret-real bench-page bench-stream bench-verify bench-randomised drills chaos tools clean
+.PHONY: help setup demo test test-long test-rest test-torch lint types contracts docs docs-site dashboards pictures screenshots deploy wheel-test soak crash-points fuzz bench-overhead bench-detection bench-power bench-metamorphic bench-leave-one-out bench-drawn bench-rules bench-ingest bench-relays bench-snapshots bench-gate bench-rollback bench-regret bench-regret-real bench-page bench-stream bench-verify bench-randomised drills chaos tools clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +61,9 @@ test-long: setup tools ## the tests that take minutes: long runs, kinds of shard
 # looks for conftest.py beside a word that is a file.)
 test-rest: setup tools ## every further case of what test and test-long run: half an hour, resumable, for a release
 	@requirements/tests.sh $(BIN)/python $(BESIDE) --keep-passed=.rest-passed -m "rest"
+
+test-torch: ## smoke tests with another torch or Python, in an environment of its own (TORCH=2.4.1 PYTHON=python3.12; up to 3 GB)
+	@requirements/torch-test.sh "$(PYTHON)" "$(TORCH)" $(ARGS)
 
 lint: setup ## check style
 	@$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""monitor_blind: the agent turns itself off, because the loop passes it a value it cannot read at every step."""
+"""monitor_blind: the agent turns itself off, because the loop passes it metrics it cannot read at every step."""
 
 import time
 
@@ -15,7 +15,7 @@ HEARD_SECONDS = 4.0
 
 
 def train(run: DrillRun) -> None:
-    """A metric is the accuracy per class, where one number is expected."""
+    """The metrics are a tensor, the accuracy per class, where a dictionary of numbers is expected."""
     task = data.clusters(run.seed, spread=1.5)
     model = nets.mlp(32, 10)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -33,7 +33,8 @@ def train(run: DrillRun) -> None:
             optimizer.step()
             right = (outputs.argmax(dim=-1) == targets).float()
             by_class = torch.stack([right[targets == number].mean() for number in range(10)])
-            monitor.step(loss, metrics={"accuracy": by_class if step >= FAULT_STEP else by_class.nanmean()})  # type: ignore[dict-item]  # the fault
+            metrics = {"accuracy": by_class.nanmean()} if step < FAULT_STEP else by_class
+            monitor.step(loss, metrics=metrics)  # type: ignore[arg-type]  # the fault
             run.progress(min(step, run.steps))
             if step >= run.steps and time.monotonic() >= until:
                 break
@@ -41,7 +42,7 @@ def train(run: DrillRun) -> None:
 
 DRILL = Drill(
     name="monitor_blind",
-    about="the agent turns itself off: from step 101 on it is handed a metric that is no number",
+    about="the agent turns itself off: from step 101 on it is handed a tensor as metrics",
     train=train,
     rule="monitor_blind",
     cause="agent_off",

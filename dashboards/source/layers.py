@@ -4,8 +4,10 @@ from collections.abc import Iterator
 
 from grafana_foundation_sdk.builders import dashboard as build
 
-from caboose_daemon.out.metrics.table_of_layers import LAYER_STATISTICS
+from caboose_daemon.out.metrics.table_of_layers import LAYER_STATISTICS, PART_STATISTICS
+from caboose_daemon.rules.attention_logits import AttentionLogitsConfig
 from caboose_daemon.rules.dead_units import DeadUnitsConfig
+from caboose_daemon.rules.expert_collapse import ExpertCollapseConfig
 from caboose_daemon.rules.lr_too_high import LrTooHighConfig
 from caboose_daemon.rules.lr_too_low import LrTooLowConfig
 from caboose_daemon.rules.saturation import SaturationConfig
@@ -24,11 +26,17 @@ TITLES = {
     "saturated_units_ratio": "Saturated units",
 }
 assert TITLES.keys() == LAYER_STATISTICS.keys(), "every statistic has a panel title"
+PART_TITLES = {
+    "router_entropy_ratio": "Router entropy",
+    "router_dead_experts_ratio": "Dead experts",
+    "attention_logit": "Attention logits",
+}
+assert PART_TITLES.keys() == PART_STATISTICS.keys(), "every statistic has a panel title"
 SHARES = ("dead_units_ratio", "saturated_units_ratio")
 RULES = {
     "gradient_norm": ("gradient_vanishing", "gradient_explosion"),
     "update_ratio": ("lr_too_high", "lr_too_low", "frozen_parameters"),
-    "activation_std": ("activation_collapse", "expert_collapse", "attention_logits"),
+    "activation_std": ("activation_collapse",),
     "weight_norm": ("replica_desync", "embedding_growth"),
     "dead_units_ratio": ("dead_units",),
     "saturated_units_ratio": ("saturation", "eval_mode"),
@@ -54,9 +62,37 @@ def layers() -> build.Dashboard:
             ("Worst layers by name", [*_worst(), *_offenders()]),
             ("By depth over time", list(_maps())),
             ("Over all layers", list(_spreads())),
+            ("Experts and attention", list(_parts())),
         ],
         jobs="one",
     )
+
+
+def _parts() -> Iterator[Panel]:
+    experts, attention = ExpertCollapseConfig(), AttentionLogitsConfig()
+    for name, rule, steps in (
+        ("router_entropy_ratio", "expert_collapse", ((experts.entropy, FINE),)),
+        ("router_dead_experts_ratio", "expert_collapse", ((experts.dead_share, WARNED),)),
+        ("attention_logit", "attention_logits", ((attention.limit, WARNED),)),
+    ):
+        worst = Curve(gauge(f"caboose_worst_layer_{name}", "layer"), "{{layer}}")
+        all_of_them = [
+            Curve(gauge(f"caboose_layer_{name}", where=(f'stat="{stat}"',)), stat) for stat in ("median", "max", "min")
+        ]
+        is_share = name != "attention_logit"
+        for what, drawn in (("ten worst modules", [worst]), ("over all modules", all_of_them)):
+            yield curves(
+                f"{PART_TITLES[name]}, {what}",
+                *drawn,
+                unit="percentunit" if is_share else "short",
+                log=0 if is_share else 10,
+                steps=steps,
+                rules=(rule,),
+                size=(12, 8),
+                is_open_ended=len(drawn) == 1,
+                least=0 if is_share else None,
+                most=1 if is_share else None,
+            )
 
 
 def _worst() -> Iterator[Panel]:

@@ -1,6 +1,7 @@
 """Every code block of the README and the docs: Python compiles, data is valid, and commands and their flags exist.
 
-The blocks of the cookbook run in `tests/integration/test_cookbook.py`, the example scripts in `test_examples.py`.
+Python blocks run in `tests/integration/test_documented_blocks.py`, the cookbook's in `test_cookbook.py`, the example
+scripts in `test_examples.py`.
 """
 
 import ast

@@ -15,6 +15,7 @@ from support.watched_fleet import WatchedFleet
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 ALL = list(queries())
+ROUTERS = ("router_entropy_ratio", "router_dead_experts_ratio")
 STORES = ("prometheus", "victoria-metrics")
 NOT_IN_THE_REAL_RUN = {
     "caboose_blind": "its agent sees everything",
@@ -37,6 +38,8 @@ NOT_IN_THE_REAL_RUN = {
     **{f"caboose_part_{of}": "it trains one model" for of in ("loss", "gradient_norm", "learning_rate")},
     **{f"caboose_{of}_dead_units_ratio": "it has no ReLU" for of in ("layer", "depth", "worst_layer")},
     **{f"caboose_{of}_saturated_units_ratio": "nor a sigmoid" for of in ("layer", "depth", "worst_layer")},
+    **{f"caboose_{of}_{name}": "no experts" for of in ("layer", "worst_layer") for name in ROUTERS},
+    **{f"caboose_{of}_attention_logit": "no attention" for of in ("layer", "worst_layer")},
 }
 """Series that the small real job does not have, and why. It also has no non-finite step and no rollback."""
 every_query = pytest.mark.parametrize("query", ALL, ids=str)

@@ -253,6 +253,9 @@ def _sample(story: Story, depth: Any) -> dict[str, Any]:
         "activation_std": np.repeat(0.8 + 0.04 * blocks, 2) * draw.lognormal(0.0, 0.05, len(MODULES)),
         "activation_dead": np.column_stack([dying + 0.02 * draw.random(NUM_BLOCKS), nothing]).ravel(),
         "activation_saturated": np.column_stack([nothing, 0.05 + 0.02 * blocks * story.share]).ravel(),
+        "router_entropy": np.column_stack([0.95 - 0.001 * blocks, nothing]).ravel(),
+        "router_dead": np.column_stack([0.0 * blocks, nothing]).ravel(),
+        "attention_logit": np.column_stack([nothing, 8.0 + 0.1 * blocks]).ravel(),
         "activation_order": np.arange(len(MODULES)),
     }
     return {name: np.asarray(values, dtype=np.float32) for name, values in seen.items()}

@@ -72,8 +72,15 @@ def line_to_set(case: Case, name: str, value: str, was: str, *, is_change: bool 
     """
     comment = f"  # {was}" if was else ""
     if case.optimizer.isidentifier() and not is_change:
-        return f"optimizer = {case.optimizer}(model.parameters(), {name}={value}){comment}"
+        kept = f"lr={case.lr:.3g}, " if name != "lr" and case.lr else ""
+        return f"optimizer = {case.optimizer}(model.parameters(), {kept}{name}={value}){comment}"
     return f'for group in optimizer.param_groups: group["{name}"] {value if is_change else f"= {value}"}{comment}'
+
+
+def line_to_set_dropout(case: Case, share: float) -> str:
+    """A code line that sets every dropout of the model."""
+    was = f"  # was {case.dropout:.2g}" if case.dropout is not None else ""
+    return f"for m in model.modules(): isinstance(m, nn.Dropout) and setattr(m, 'p', {share:.2g}){was}"
 
 
 def line_to_scale_lr(case: Case, lr: float | None, factor: float) -> str:

@@ -164,7 +164,8 @@ def _missing(case: Case) -> Iterator[str]:
     if rules & (STANDS_STILL | {"frozen_parameters"}) and case.is_live and not case.sees("activations"):
         yield "activations: not visible in a compiled model; a run without torch.compile shows dead layers"
     if not case.is_live:
-        yield "layers, ranks, updates and batches: a log has curves only, attach the agent"
+        why = "a log has curves only, " if case.recent else ""
+        yield f"layers, ranks, updates and batches: {why}attach the agent"
 
 
 def _sees_batches(case: Case) -> bool:

@@ -75,7 +75,8 @@ CONSEQUENCES: Mapping[str, frozenset[str]] = {
     "clipping": STANDS_STILL | {"lr_too_low"},
     "batch_size": STANDS_STILL | {"oscillation", "lr_too_low"},
     "noise_growth": frozenset({"batch_size", "oscillation", "plateau"}),
-    "oscillation": frozenset({"plateau", "loss_spike", "clipping", "dead_units", "saturation", "activation_collapse"})
+    "oscillation": STANDS_STILL
+    | {"loss_spike", "clipping", "dead_units", "saturation", "activation_collapse"}
     | IN_VALIDATION,  # a validation sees the weights in mid-swing
     "not_learning": frozenset({"underfitting", "metric_divergence", "plateau"}) | IN_LAYERS,
     "plateau": frozenset({"underfitting", "metric_divergence"}),
@@ -157,6 +158,8 @@ EXTREME: Mapping[str, frozenset[str]] = {
 }
 """Likewise for values that hardly any run learns with: what they can cause is attributed to them at any step."""
 ORDER: Mapping[str, int] = {rule: place for place, rule in enumerate(CONSEQUENCES)}
+SINCE_THE_START = frozenset({"not_learning"})
+"""Rules whose onset is the start of the run by definition, whatever keeps the run from learning, and since when."""
 HORIZON = 100
 """How far apart two onsets may be, in reported steps, where no condition lasts from one to the other."""
 
@@ -170,7 +173,7 @@ def can_share_cause(known: Episode, new: Episode, horizon: int) -> bool:
         return onset <= known.last.step + horizon
     if ADVICE in (known.rule, new.rule):
         return _is_explained_by_advice(*((known, new) if known.rule == ADVICE else (new, known)), horizon)
-    if new.rule in _consequences(known) and known.first.onset_step - horizon <= onset:
+    if new.rule in _consequences(known) and (known.first.onset_step - horizon <= onset or _is_in_most(known, new)):
         # A rule that needed many steps to be sure dates its onset no better than that.
         doubt = min(new.reported_step - onset, horizon)
         if new.rule in BREAKS and not _can_break_late(known, new):
@@ -180,6 +183,15 @@ def can_share_cause(known: Episode, new: Episode, horizon: int) -> bool:
         return False
     # A run that stands still already, and whose rate then ends, has one fault: its learning.
     return onset <= known.reported_step + horizon or (known.is_open and _is_stalling_schedule(new))
+
+
+def _is_in_most(known: Episode, new: Episode) -> bool:
+    """Whether `known` lasts since before the middle of the run that `new` judges as a whole."""
+    return (
+        new.rule in SINCE_THE_START
+        and known.is_open
+        and known.first.onset_step <= (new.first.onset_step + new.reported_step) / 2
+    )
 
 
 def _is_stalling_schedule(episode: Episode) -> bool:

@@ -349,7 +349,9 @@ class Receiver:
             member.numbers.take_heartbeat(message)
             member.step = max(member.step, message.step)
         elif isinstance(message, Event):
-            self._pipeline.declare(known.job, msgspec.structs.replace(message, attempt=known.attempt.number))
+            event = msgspec.structs.replace(message, attempt=known.attempt.number)
+            if not known.job.has_declared(event):
+                self._pipeline.declare(known.job, event)
         elif isinstance(message, Bye):
             member.step = max(member.step, message.step)
             self._pipeline.leave(known.job, member, message)

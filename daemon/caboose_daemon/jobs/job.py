@@ -41,6 +41,8 @@ from caboose_wire.fields import MAX_RANKS, Scalar
 
 RECENT_STEPS = 2048
 RECENT_EVENTS = 200
+RANKS_APART = 64
+"""Events back to which another rank may have reported the same validation."""
 RECENT_SAMPLES = 512
 HELD_STEPS = 32
 """Steps after which a number is too old to be shown as the job's."""
@@ -87,6 +89,11 @@ class Member:
             agent_state=self.agent_state,
             phase=self.phase,
         )
+
+
+def _of(event: Event) -> tuple[int, str, str]:
+    """What an event declares, by whichever rank and when: as text, because a NaN equals no other."""
+    return event.attempt, event.kind, repr(sorted(event.fields.items()))
 
 
 def proof_digest(hello: Hello) -> str:
@@ -268,6 +275,13 @@ class Job:
         """The same Hello with the job's own tables where they are equal, so that thousands of ranks share one copy."""
         own = {name: getattr(self, name) for name in ("layers", "groups", "modules", "config", "facts")}
         return msgspec.structs.replace(hello, **{name: it for name, it in own.items() if getattr(hello, name) == it})
+
+    def has_declared(self, event: Event) -> bool:
+        """Whether a rank has reported this validation already: every rank may report that of the whole job."""
+        if event.kind != "validation":
+            return False
+        known = itertools.islice(reversed(self.events), RANKS_APART)
+        return any(_of(other) == _of(event) for other in known if other.step == event.step)
 
     def declared(self, step: AlignedStep | None = None) -> tuple[Event, ...]:
         """Events declared before this step that the rules have not seen yet; on a tick, since the last step."""

@@ -25,7 +25,8 @@ language model at the unigram entropy, or a regression that predicts the mean, h
 A log is judged in hindsight (see `hindsight`), when half of it is over. Any run that learns has fallen visibly by then.
 So it need not be flat to a percent: that it fell by less than `least_progress` is enough, if that is certain. A rise
 above the start is cut off first, because coming back from it is no progress. Rows that resemble their neighbours are
-fewer observations than rows. A log of 12 to 19 rows is judged at its last one.
+fewer observations than rows. A log of 12 to 19 rows is judged at its last one. One that falls, but in a straight line
+at a tiny rate, has not learned either (see `creeping`).
 
 A run that learns slowly looks flat over a short time, hence the many steps for live runs, of which every step is seen.
 A slow start at chance level falls significantly by a little at every step; it is not flat. A warm-up from a rate of
@@ -39,9 +40,10 @@ from statistics import fmean, median, stdev
 
 from caboose_daemon.rules.parts.beginning import is_start_of_run
 from caboose_daemon.rules.parts.chance import known, likely
+from caboose_daemon.rules.parts.creeping import Creeping
 from caboose_daemon.rules.parts.curve import Curve, Trend, trend
 from caboose_daemon.rules.parts.finding import Finding, Severity
-from caboose_daemon.rules.parts.hindsight import is_last, is_too_early
+from caboose_daemon.rules.parts.hindsight import LOSSES, is_last, is_too_early
 from caboose_daemon.rules.parts.rule import Rule, RuleConfig
 from caboose_daemon.rules.parts.standstill import standstill
 from caboose_daemon.rules.parts.unexplained import Unexplained
@@ -95,6 +97,8 @@ class NotLearningConfig(RuleConfig):
     at_once: float = 0.6
     """Share of its start above which a log that fell only in its first quarter has learned no more than the frequencies
     of its targets."""
+    creeping_rate: float = 2e-6
+    """Highest learning rate at which a log that falls a little, in a straight line, is reported."""
     chance_steps: int = 2000
     """Steps within that share of chance that are reported, where batch and dataset size are unknown."""
 
@@ -124,6 +128,10 @@ class NotLearning(Rule[NotLearningConfig]):
         self._epochs = math.nan
         self._is_at_chance = False
         self._unexplained = Unexplained()
+        self._creeping = Creeping()
+        self._creeps = False
+        self._fell_from: float | None = None
+        """The first loss, of a log that fell in its first rows only."""
 
     def observe(self, view: JobView) -> Finding | None:
         """A finding while the run is flat since its start; once it has learned, never again."""
@@ -139,6 +147,8 @@ class NotLearning(Rule[NotLearningConfig]):
             self._first_step = step.step
         self._unexplained.observe(step)
         self._follow(loss)
+        if step.stands_for_many:
+            self._creeping.follow(step, loss)
         has_new = self._curve.add(loss) and "warmup" not in view.regime.active
         if has_new and self._is_enough(view, is_log=step.stands_for_many):
             was_flat, self._trend = self._trend is not None, self._judge(view)
@@ -179,9 +189,13 @@ class NotLearning(Rule[NotLearningConfig]):
         line = trend(means[max(1, len(means) // 16) :], remembers=True)
         limit = self.config.min_improvement
         chance = known(view)
-        still = self._fell_at_once(view)
+        still, start = self._fell_at_once(view), self._start[0]
+        has_fallen = still is not None and still.level < (1.0 - self.config.fallen) * start
+        self._fell_from = start if has_fallen else None
         if still is not None:
             return still
+        if (creeping := self._line_of_creeping(view)) is not None:
+            return creeping
         if line.falls(4.0) and line.relative < -5 * limit and view.step is not None:
             self._has_learned = not view.step.stands_for_many  # if it is flat later, that is a plateau
         self._is_at_chance = self._stays_at_chance(view)
@@ -239,6 +253,13 @@ class NotLearning(Rule[NotLearningConfig]):
         line = standstill(self._curve, self._evaluations, limit, is_open=self._trend is not None)
         return line if line is not None and line.level > self.config.at_once * self._start[0] > 0 else None
 
+    def _line_of_creeping(self, view: JobView) -> Trend | None:
+        """The line through a log that falls hundreds of times too slowly."""
+        num_in_all = view.setting(LOSSES) or 0.0
+        found = self._creeping.line(self.config.creeping_rate, num_in_all) if self._is_start_seen else None
+        self._creeps = found is not None
+        return found
+
     def _stays_at_chance(self, view: JobView) -> bool:
         """Whether the run has been near chance for so long that any small fall is memorisation."""
         means = self._curve.means
@@ -295,10 +316,20 @@ class NotLearning(Rule[NotLearningConfig]):
             onset_step=self._first_step if self._first_step is not None else step,
             summary=f"loss falls now, at {line.level:.4g}" if state == "resolved" else self._summary(view, line),
             state=state,
-            values={"level": line.level, "change": line.change, "points": float(self._curve.num_points)},
+            values={
+                "level": line.level,
+                "change": line.change,
+                "points": float(self._curve.num_points),
+                **({"creeping_lr": self._creeping.peak} if self._creeps else {}),
+                **({"start": self._fell_from} if self._fell_from is not None else {}),
+            },
         )
 
     def _summary(self, view: JobView, line: Trend) -> str:
+        if self._creeps:
+            return self._creeping.summary(line)
+        if self._fell_from is not None:
+            return f"loss flat at {line.level:.4g} since its first rows, in which it fell from {self._fell_from:.4g}"
         chance = likely(view, median(self._start)) if self._start else known(view)
         classes = 0.0 if chance is None else round(math.exp(chance))
         if chance is not None and self._is_at_chance and line.relative < -self.config.min_improvement:

@@ -1,15 +1,18 @@
 """Every line of advice runs, and every remedy belongs to a cause."""
 
 import itertools
-from typing import Any
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
-import torch.nn.functional as F
-from torch import nn
 
+import caboose
 from caboose_daemon.diagnosis.advice import REMEDIES, Remedy
 from caboose_daemon.diagnosis.causes import CAUSES
+from support.advised import a_script, first_fixes
 
 LINES = sorted({(remedy.line, cause) for cause, found in REMEDIES.items() for remedy in found})
 NAMED = (
@@ -20,42 +23,12 @@ NAMED = (
     *("GroupNorm", "LeakyReLU", "Dropout", "bincount"),
 )
 """What the usual guides to training name as fixes."""
-
-
-def a_script() -> dict[str, Any]:
-    """The names of a small training script, after the first backward."""
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
-    inputs, targets = torch.randn(32, 8), torch.arange(32) % 3
-    dataset = torch.utils.data.TensorDataset(inputs, targets)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    logits = model(inputs)
-    loss = F.cross_entropy(logits, targets)
-    loss.backward(retain_graph=True)
-    models = [nn.Linear(8, 3) for _ in range(3)]
-    return {
-        "torch": torch,
-        "nn": nn,
-        "F": F,
-        "model": model,
-        "inputs": inputs,
-        "targets": targets,
-        "dataset": dataset,
-        "loader": torch.utils.data.DataLoader(dataset, 8),
-        "optimizer": optimizer,
-        "logits": logits,
-        "outputs": logits,
-        "values": torch.randn(32, 3),
-        "loss": loss,
-        "val_loss": 1.0,
-        "lr": 0.01,
-        "step": 4,
-        "steps": 100,
-        "models": models,
-        "best": 2.0,
-        "waited": 0,
-        "patience": 3,
-    }
+FIRST_FIXES = first_fixes()
+NO_LINE = frozenset({"converged", "rank_failed", "rank_hung", "risky_settings", "slow_rank"})
+"""Causes whose first fix is no line of code, at least in some cases."""
+OF_A_SHELL = ("caboose ", "free ", "nvidia-smi ", "torchrun ")
+SHELL_LINES = sorted({line for _, line in FIRST_FIXES if line.startswith(OF_A_SHELL)})
+PYTHON_LINES = [(cause, line) for cause, line in FIRST_FIXES if line and line not in SHELL_LINES]
 
 
 @pytest.mark.parametrize(("line", "cause"), LINES)
@@ -66,7 +39,7 @@ def test_a_line_of_advice_runs_and_the_run_goes_on(line: str, cause: str) -> Non
     assert cause in {each.id for each in CAUSES} or cause == "class_imbalance"
     loss = script["loss"]
     assert torch.isfinite(torch.as_tensor(loss)).all()
-    if "scheduler" in script:
+    if "scheduler =" in line:
         rates = [group["lr"] for group in script["optimizer"].param_groups]
         for _ in range(10):
             script["optimizer"].step()
@@ -86,3 +59,60 @@ def test_remedies_are_sentences_with_a_line_and_none_is_listed_twice_for_a_cause
         assert all(isinstance(one, Remedy) and one.what and one.line for one in found)
     lines = [remedy.line for remedy in set(itertools.chain(*REMEDIES.values()))]
     assert len(lines) == len(set(lines))
+
+
+# The first fix of each cause
+
+
+@pytest.fixture(scope="module")
+def one_rank(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A process group of one rank, for lines that call a collective."""
+    store = tmp_path_factory.mktemp("group") / "store"
+    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+@pytest.mark.parametrize(("cause", "line"), PYTHON_LINES)
+def test_the_first_fix_of_a_cause_runs(cause: str, line: str, one_rank: None) -> None:
+    script = a_script()
+    if "monitor." in line:
+        script["monitor"] = caboose.attach(script["model"], script["optimizer"], endpoint="tcp://127.0.0.1:9")
+    if "add_param_group" in line:
+        script["optimizer"] = torch.optim.SGD(script["model"][:2].parameters(), lr=0.1)
+    try:
+        exec(line, script)
+    finally:
+        if "monitor" in script:
+            script["monitor"].close()
+
+    assert "..." not in line, "to be filled in"
+
+
+def test_a_first_fix_changes_something() -> None:
+    """A line such as `momentum=0.9` runs and does nothing."""
+    names = ("lr", "eps", "momentum", "betas", "weight_decay")
+    assert [line for _, line in PYTHON_LINES if line.partition("=")[0].strip() in names] == []
+    assert [line for _, line in PYTHON_LINES if line.startswith(("nn.Dropout(", "nn.Sequential(", "DataLoader("))] == []
+
+
+def test_a_new_optimizer_keeps_the_learning_rate() -> None:
+    made = {line for _, line in PYTHON_LINES if line.startswith("optimizer = ")}
+    assert made
+    assert [line for line in made if "lr=" not in line] == []
+
+
+@pytest.mark.parametrize("line", SHELL_LINES)
+def test_a_first_fix_for_a_shell_can_be_parsed_and_ends(line: str, tmp_path: Path) -> None:
+    parsed = subprocess.run(["bash", "-n", "-c", line], capture_output=True, text=True, timeout=10, env=os.environ)
+    assert parsed.returncode == 0, parsed.stderr
+    assert "top;" not in line
+    assert not line.endswith("iostat -x 1")
+
+
+def test_every_cause_has_a_line_or_is_known_to_have_none() -> None:
+    lines = {cause for cause, line in FIRST_FIXES if line}
+    without = {cause.id for cause in CAUSES} - lines
+    assert without <= NO_LINE
+    assert {cause for cause, line in FIRST_FIXES if not line} <= NO_LINE

@@ -222,7 +222,8 @@ def test_a_decay_is_strong_for_the_optimizer_it_is_used_with(optimizer: str, dec
 
     assert (order(diagnosis)[0] == "over_regularised") is is_strong
     if is_strong:
-        assert "weight_decay=0.0005  # was 0.1" in told(diagnosis, "over_regularised").advice.code
+        line = told(diagnosis, "over_regularised").advice.code
+        assert line == "optimizer = SGD(model.parameters(), lr=0.001, weight_decay=0.0005)  # was 0.1"
 
 
 # Clipping

@@ -55,6 +55,16 @@ def test_an_unknown_peer_is_not_asked_at_every_message() -> None:
     assert len(asked) == 3
 
 
+def test_a_validation_that_every_rank_reports_is_one() -> None:
+    core = a_job()
+    for step, losses in ((2, (0.5, 0.5)), (4, (0.5, 0.5)), (6, (0.4, 0.6)), (8, (float("nan"), float("nan")))):
+        for rank, loss in enumerate(losses):
+            event = Event(attempt=0, step=step, time=1.0 + rank, kind="validation", fields={"loss": loss})
+            core.say(f"r{rank}".encode(), event, 0.5)
+
+    assert [event.step for event in core.sink.events] == [2, 4, 6, 6, 8]
+
+
 def test_a_goodbye_that_overtakes_the_hello_is_applied_after_it() -> None:
     core = Core()
     core.say(b"r0", Bye(step=1, error="boom"), 0.0)

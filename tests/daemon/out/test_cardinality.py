@@ -123,6 +123,9 @@ def play(core: Core, step: int, random: np.random.Generator) -> None:
         "activation_std": random.lognormal(0.0, 2.0, 250).astype(np.float32),
         "activation_dead": random.random(250).astype(np.float32),
         "activation_saturated": random.random(250).astype(np.float32),
+        "router_entropy": random.random(250).astype(np.float32),
+        "router_dead": random.random(250).astype(np.float32),
+        "attention_logit": random.lognormal(0.0, 2.0, 250).astype(np.float32),
     }
     losses = random.lognormal(1.0, 0.5, 4096)
     for rank in range(4096):

@@ -77,6 +77,9 @@ def a_full_state() -> tuple[State, float]:
         activation_std=[1.0, 0.5],
         activation_dead=lambda rank: [0.25 + rank, -1.0],
         activation_saturated=[-1.0, 0.125],
+        router_entropy=lambda rank: [0.5 + rank / 4, -1.0],
+        router_dead=lambda rank: [0.25 + rank / 4, -1.0],
+        attention_logit=lambda rank: [-1.0, 12.0 + rank],
     )
     story.says(
         0, Event(attempt=0, step=26, time=1.0, kind="validation", fields={"loss": 2.25, "accuracy": 0.5, "split": "a"})
@@ -249,7 +252,10 @@ FROZEN = {
     "caboose_layer_activation_std": {"training_job", "stat"},
     "caboose_layer_dead_units_ratio": {"training_job", "stat"},
     "caboose_layer_age_steps": {"training_job", "stat"},
+    "caboose_layer_attention_logit": {"training_job", "stat"},
     "caboose_layer_gradient_norm": {"training_job", "stat"},
+    "caboose_layer_router_dead_experts_ratio": {"training_job", "stat"},
+    "caboose_layer_router_entropy_ratio": {"training_job", "stat"},
     "caboose_layer_saturated_units_ratio": {"training_job", "stat"},
     "caboose_layer_update_ratio": {"training_job", "stat"},
     "caboose_layer_weight_norm": {"training_job", "stat"},
@@ -318,6 +324,9 @@ FROZEN = {
     "caboose_worst_layer_activation_std": {"training_job", "layer"},
     "caboose_worst_layer_dead_units_ratio": {"training_job", "layer"},
     "caboose_worst_layer_gradient_norm": {"training_job", "layer"},
+    "caboose_worst_layer_attention_logit": {"training_job", "layer"},
+    "caboose_worst_layer_router_dead_experts_ratio": {"training_job", "layer"},
+    "caboose_worst_layer_router_entropy_ratio": {"training_job", "layer"},
     "caboose_worst_layer_saturated_units_ratio": {"training_job", "layer"},
     "caboose_worst_layer_update_ratio": {"training_job", "layer"},
     "caboose_worst_layer_weight_norm": {"training_job", "layer"},

@@ -24,7 +24,7 @@ class AgentOff(Cause):
     def advise(self, case: Case) -> Advice:
         return Advice(
             first_fix='search the log of that rank for "caboose:", which has the first failure of each kind',
-            code="monitor.step(loss, metrics={'accuracy': float(accuracy)})  # metrics must be numbers",
+            code="monitor.step(loss, metrics={'accuracy': float(accuracy)})  # a dictionary of numbers",
             avoid="do not read missing findings as health: this rank is not watched any more",
             verify="after the next start the job page shows every agent as reporting",
         )

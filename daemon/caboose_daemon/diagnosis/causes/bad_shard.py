@@ -35,6 +35,8 @@ class BadShard(Cause):
         if member is None:
             if parted is None and case.world > 2 and case.is_quiet("rank_outlier"):
                 yield opposes(STRONG, "no rank is an outlier")
+            elif parted is None and case.world == 1:
+                yield opposes(STRONG, "no second rank is known, and one rank reads everything")
             return
         who = case.who("rank_outlier")
         length = member.last.step - member.first.onset_step + 1

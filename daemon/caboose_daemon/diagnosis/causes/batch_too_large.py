@@ -34,7 +34,7 @@ class BatchTooLarge(Cause):
         rate = f", or raise the learning rate of {lr:.2g} with the batch (for Adam with its square root)" if lr else ""
         each = case.setting("batch_size")
         size, was = (
-            (str(max(1, int(each) // 4)), f"was {each:.0f}") if each else ("...", "a quarter of the present one")
+            (str(max(1, int(each) // 4)), f"was {each:.0f}") if each else ("loader.batch_size // 4", "a quarter of it")
         )
         return Advice(
             first_fix=f"use a quarter of the batch{rate}",

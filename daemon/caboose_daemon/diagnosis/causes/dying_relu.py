@@ -65,7 +65,7 @@ class DyingRelu(Cause):
         rate = f", or try lr={lr / 10:.2g} instead of {lr:.2g}" if lr else ""
         return Advice(
             first_fix=f"reset the biases below {place} to zero and use a norm layer or LeakyReLU there{rate}",
-            code="nn.Sequential(nn.Linear(n, m), nn.LayerNorm(m), nn.LeakyReLU(0.01))  # was nn.ReLU()",
+            code="block = nn.Sequential(nn.Linear(n, m), nn.LayerNorm(m), nn.LeakyReLU(0.01))  # was nn.ReLU()",
             avoid="do not widen the layer or train longer: a dead unit never gets a gradient",
             verify=f"fewer than 40 % of the units of {place} are dead after 200 steps",
         )

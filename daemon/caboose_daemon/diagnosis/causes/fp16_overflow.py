@@ -57,7 +57,7 @@ class Fp16Overflow(Cause):
     def advise(self, case: Case) -> Advice:
         return Advice(
             first_fix="train in bfloat16, or compute norms, sums of squares and the loss in float32",
-            code="with torch.autocast(device, dtype=torch.bfloat16):  # or h.float() before pow(2).mean()",
+            code="with torch.autocast(device, torch.bfloat16): logits = model(inputs)  # or x.float() before sums",
             avoid="do not restart with a larger initial scale: it falls again",
             verify="the loss scale stays above 1000, and at most one step in a thousand is skipped",
         )

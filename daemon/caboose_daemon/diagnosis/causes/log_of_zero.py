@@ -81,7 +81,7 @@ class LogOfZero(Cause):
             )
         return Advice(
             first_fix="clamp the input of the logarithm or division, or use the numerically stable form of the loss",
-            code="loss = -torch.log(p.clamp_min(1e-7))  # or F.cross_entropy(logits, ...), which needs no clamp",
+            code="loss = -torch.log(p.clamp_min(1e-7))  # or F.cross_entropy(logits, targets), which needs no clamp",
             avoid="do not change optimizer or learning rate: the operation is undefined at any rate",
             verify=f"after the change the batch of step {case.onset:,} has a finite loss",
         )

@@ -35,6 +35,9 @@ class LrTooLow(Cause):
         if found is not None and found > 0:
             yield supports(STRONG, f"weights change by {found:.1g} of their norm per step")
             yield supports(FAIR, f"a change of the weights by 1 % takes {0.01 / found:.1g} steps")
+        elif (creeping := case.value("not_learning", "creeping_lr")) is not None:
+            yield supports(STRONG, f"loss falls in a straight line, hardly at all, at learning rate {creeping:.2g}")
+            yield supports(FAIR, "a loss that learns bends: it falls fast first, then slower")
         elif update is not None and 0 < update < SMALL_UPDATE and not has_moved:
             yield supports(FAIR, f"weights change by {update:.1g} of their norm per step")
         elif update is not None and update > USUAL_UPDATE:

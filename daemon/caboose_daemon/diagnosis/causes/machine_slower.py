@@ -36,7 +36,7 @@ class MachineSlower(Cause):
     def advise(self, case: Case) -> Advice:
         return Advice(
             first_fix=f"check the machines since step {case.onset:,}: other processes, clocks, heat, disk, network",
-            code="nvidia-smi -q -d CLOCK,TEMPERATURE,PERFORMANCE; top; iostat -x 1",
+            code="nvidia-smi -q -d CLOCK,TEMPERATURE,PERFORMANCE; top -b -n 1 | head -20; iostat -x 1 3",
             avoid="do not change batch size or model: the same work was faster before",
             verify="the step time is back at its value before the onset",
         )

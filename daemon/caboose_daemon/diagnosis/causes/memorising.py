@@ -7,7 +7,18 @@ import numpy as np
 
 from caboose_daemon.diagnosis import curves
 from caboose_daemon.diagnosis.case import Case
-from caboose_daemon.diagnosis.cause import DECISIVE, FAIR, SLIGHT, STRONG, Cause, Evidence, opposes, supports
+from caboose_daemon.diagnosis.cause import (
+    DECISIVE,
+    FAIR,
+    SLIGHT,
+    STRONG,
+    Cause,
+    Evidence,
+    line_to_set,
+    line_to_set_dropout,
+    opposes,
+    supports,
+)
 from caboose_daemon.incidents.causal_links import STANDS_STILL
 from caboose_daemon.incidents.diagnosis_record import Advice
 
@@ -123,10 +134,11 @@ class Memorising(Cause):
     def advise(self, case: Case) -> Advice:
         best = case.onset
         decay = case.hyper("weight_decay") or 0.0
+        was = f"was {decay:.2g}; and nn.Dropout(0.1) between layers"
         line = (
-            f"weight_decay={max(0.01, 10 * decay):.2g}  # was {decay:.2g}; and nn.Dropout(0.1) between layers"
+            line_to_set(case, "weight_decay", f"{max(0.01, 10 * decay):.2g}", was)
             if (case.dropout or 0.0) < 0.1
-            else f"nn.Dropout({min(0.5, 2 * (case.dropout or 0.1)):.2g})  # was {case.dropout:.2g}"
+            else line_to_set_dropout(case, min(0.5, 2 * (case.dropout or 0.1)))
         )
         return Advice(
             first_fix=f"keep the checkpoint of step {best:,}, where validation was best, then regularise or add data",

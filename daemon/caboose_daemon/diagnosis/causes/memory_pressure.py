@@ -78,12 +78,16 @@ class MemoryPressure(Cause):
         if shares["device"] > FULL:
             return Advice(
                 first_fix="use a smaller batch with accumulation, or activation checkpointing",
-                code="model.gradient_checkpointing_enable()  # or torch.utils.checkpoint.checkpoint(block, x)",
+                code="x = torch.utils.checkpoint.checkpoint(layer, inputs, use_reentrant=False)",
                 avoid="do not call torch.cuda.empty_cache() at every step: it makes every step wait",
                 verify="torch.cuda.memory_stats()['num_alloc_retries'] stays constant; the step time is back to normal",
             )
         workers = case.setting("num_workers")
-        code = f"DataLoader(..., num_workers={max(1, int(workers) // 2)}, prefetch_factor=2)" if workers else "free -m"
+        code = (
+            f"loader = DataLoader(dataset, num_workers={max(1, int(workers) // 2)}, prefetch_factor=2)"
+            if workers
+            else "free -m"
+        )
         return Advice(
             first_fix="check whether the host swaps, and reduce what grows (caches, lists, copies in loader workers)",
             code=f"{code}  # vmstat 1: si and so must be 0",

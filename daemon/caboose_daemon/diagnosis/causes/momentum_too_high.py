@@ -4,7 +4,17 @@ import re
 from collections.abc import Iterator
 
 from caboose_daemon.diagnosis.case import Case
-from caboose_daemon.diagnosis.cause import DECISIVE, FAIR, SLIGHT, STRONG, Cause, Evidence, opposes, supports
+from caboose_daemon.diagnosis.cause import (
+    DECISIVE,
+    FAIR,
+    SLIGHT,
+    STRONG,
+    Cause,
+    Evidence,
+    line_to_set,
+    opposes,
+    supports,
+)
 from caboose_daemon.incidents.causal_links import BREAKS, STANDS_STILL
 from caboose_daemon.incidents.diagnosis_record import Advice
 
@@ -38,11 +48,13 @@ class MomentumTooHigh(Cause):
 
     def advise(self, case: Case) -> Advice:
         value = momentum(case)
-        was = f"  # was {value:g}" if value is not None else ""
+        was = f"was {value:g}" if value is not None else ""
         is_adam = "Adam" in case.optimizer or case.hyper("momentum") is None
         return Advice(
             first_fix="lower the momentum to 0.9; if it is meant to be so high, divide the learning rate by as much",
-            code=f"betas=(0.9, 0.999){was}" if is_adam else f"momentum=0.9{was}",
+            code=line_to_set(case, "betas", "(0.9, 0.999)", was)
+            if is_adam
+            else line_to_set(case, "momentum", "0.9", was),
             avoid="do not judge the learning rate before: with SGD it acts 1 / (1 - momentum) times",
             verify="the loss no longer swings, at the same learning rate",
         )

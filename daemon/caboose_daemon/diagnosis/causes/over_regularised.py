@@ -3,7 +3,18 @@
 from collections.abc import Iterator
 
 from caboose_daemon.diagnosis.case import Case
-from caboose_daemon.diagnosis.cause import DECISIVE, FAIR, SLIGHT, STRONG, Cause, Evidence, opposes, supports
+from caboose_daemon.diagnosis.cause import (
+    DECISIVE,
+    FAIR,
+    SLIGHT,
+    STRONG,
+    Cause,
+    Evidence,
+    line_to_set,
+    line_to_set_dropout,
+    opposes,
+    supports,
+)
 from caboose_daemon.incidents.diagnosis_record import Advice
 from caboose_daemon.rules.parts.risky_model import HIGH_DROPOUT
 
@@ -51,9 +62,9 @@ class OverRegularised(Cause):
     def advise(self, case: Case) -> Advice:
         decay, dropout = case.hyper("weight_decay") or 0.0, case.dropout or 0.0
         if dropout >= STRONG_DROPOUT:
-            line = f"nn.Dropout(0.1)  # was {dropout:g}"
+            line = line_to_set_dropout(case, 0.1)
         else:
-            line = f"weight_decay={_strong_decay(case) / 10:g}  # was {decay:g}"
+            line = line_to_set(case, "weight_decay", f"{_strong_decay(case) / 10:g}", f"was {decay:g}")
         return Advice(
             first_fix="lower the regularisation to a usual value",
             code=line,

@@ -9,6 +9,8 @@ from caboose_daemon.incidents.causal_links import STANDS_STILL
 from caboose_daemon.incidents.diagnosis_record import Advice
 from caboose_daemon.rules.parts.lasting_rule import named
 
+THE_LAYER = "the layer"
+"""Where none is known by name."""
 MUCH = 0.05
 """Share of the parameters that matters."""
 
@@ -76,10 +78,15 @@ class ParametersFrozen(Cause):
                 verify="the weights change by about 0.1 % per step",
             )
         finding = case.finding("frozen_parameters")
-        place = finding.layers[-1] if finding is not None and finding.layers else "the layer"
+        place = finding.layers[-1] if finding is not None and finding.layers else THE_LAYER
+        code = (
+            f"assert model.get_parameter({place!r}).grad is not None"
+            if place != THE_LAYER
+            else "assert all(p.grad is not None for p in model.parameters() if p.requires_grad)"
+        )
         return Advice(
             first_fix=f"search for .detach(), torch.no_grad(), .data or .item() between {place} and the loss",
-            code=f"assert model.get_parameter({place!r}).grad is not None  # after loss.backward()",
+            code=f"{code}  # after loss.backward()",
             avoid="do not raise the learning rate: there is no gradient to multiply",
             verify="every trainable layer has a gradient at the next step; for layers frozen on purpose,"
             " set requires_grad=False and they are not reported again",

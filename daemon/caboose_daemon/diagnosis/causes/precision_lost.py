@@ -46,7 +46,7 @@ class PrecisionLost(Cause):
     def advise(self, case: Case) -> Advice:
         return Advice(
             first_fix="keep the weights in float32 and compute in bfloat16 with autocast",
-            code="model.float(); with torch.autocast(device, dtype=torch.bfloat16): ...  # not model.bfloat16()",
+            code="model.float()  # not model.bfloat16(): the forward under torch.autocast(device, torch.bfloat16)",
             avoid="do not only raise the learning rate: small updates stay lost, and late in a schedule all are small",
             verify="the update-to-weight ratio rises, and the loss falls again at the same learning rate",
         )

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from caboose_daemon.diagnosis.case import Case
-from caboose_daemon.diagnosis.cause import FAIR, SLIGHT, STRONG, Cause, Evidence, supports
+from caboose_daemon.diagnosis.cause import FAIR, SLIGHT, STRONG, Cause, Evidence, line_to_set, supports
 from caboose_daemon.incidents.causal_links import EXTREME
 from caboose_daemon.incidents.diagnosis_record import Advice
 
@@ -32,25 +32,35 @@ class RiskySettings(Cause):
         finding = case.finding("config_advice")
         worst = next((name for name in NAMES if finding is not None and name in finding.values), "")
         lr, optimizer = case.lr, case.optimizer or "the optimizer"
+        was = f"was {lr:g}" if lr is not None else ""
+        rate, decay = f"{lr:.3g}" if lr else "lr", f"{case.hyper('weight_decay') or 0.01:g}"
         fix, code = {
             "fp16_without_scaler": (
                 "keep the parameters in float32 and use autocast with a GradScaler, or bfloat16",
-                "with torch.autocast(device, torch.float16): ...; scaler = torch.amp.GradScaler()  # not model.half()",
+                "scaler = torch.amp.GradScaler(device)  # not model.half(): the forward under torch.autocast(device)",
             ),
-            "low_lr": (f"raise the learning rate; {optimizer} hardly moves the weights at this one", "lr=1e-4"),
-            "high_lr": (f"lower the learning rate to a usual one for {optimizer}", "lr=1e-3"),
-            "high_eps": ("set eps to its default", "optimizer = torch.optim.AdamW(model.parameters(), eps=1e-8)"),
-            "adam_l2": ("use decoupled weight decay", "optimizer = torch.optim.AdamW(...)"),
+            "low_lr": (
+                f"raise the learning rate; {optimizer} hardly moves the weights at this one",
+                line_to_set(case, "lr", "1e-4", was),
+            ),
+            "high_lr": (
+                f"lower the learning rate to a usual one for {optimizer}",
+                line_to_set(case, "lr", "1e-3", was),
+            ),
+            "high_eps": ("set eps to its default", "for group in optimizer.param_groups: group['eps'] = 1e-8"),
+            "adam_l2": (
+                "use decoupled weight decay",
+                f"optimizer = torch.optim.AdamW(model.parameters(), lr={rate}, weight_decay={decay})",
+            ),
             "no_clipping": ("clip gradients", "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"),
             "no_warmup": (
                 "warm the learning rate up over the first few hundred steps",
-                "LinearLR(optimizer, 0.01, 1.0, 500)",
+                "scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 0.01, 1.0, 500)",
             ),
         }.get(worst, ("follow the finding's summary", ""))
-        was = f"  # was {lr:g}" if worst in ("low_lr", "high_lr") and lr is not None else ""
         return Advice(
             first_fix=fix,
-            code=f"{code}{was}" if code else "",
+            code=code,
             avoid="do not change it in the middle of a healthy run: many runs do well against the advice",
             verify="the next run starts without config_advice",
         )

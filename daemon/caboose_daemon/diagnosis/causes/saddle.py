@@ -28,8 +28,8 @@ class Saddle(Cause):
                 yield opposes(
                     STRONG, f"learning rate is down to {100 * lr / peak:.1g} % of its peak: that alone would stop it"
                 )
-            elif case.found("plateau"):
-                start, level = case.value("plateau", "start"), case.level
+            else:
+                start, level = case.value("plateau", "start") or case.value("not_learning", "start"), case.level
                 if start and level is not None and level > 0.5 * start:
                     text = f"loss flat at {level:.4g} (start {start:.4g}) at a healthy learning rate of {lr:.2g}"
                     yield supports(FAIR, text)

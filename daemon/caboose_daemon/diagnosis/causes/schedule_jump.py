@@ -55,7 +55,7 @@ class ScheduleJump(Cause):
             " from a checkpoint before it if the loss broke",
             code=f"optimizer.param_groups[0]['lr'] = {before:.3g}  # before the jump; gamma below 1 lowers the rate"
             if before
-            else "scheduler = MultiStepLR(optimizer, milestones=[...], gamma=0.1)  # gamma below 1 lowers the rate",
+            else "scheduler = MultiStepLR(optimizer, milestones=[30, 60], gamma=0.1)  # gamma below 1 lowers the rate",
             avoid="do not lower the base learning rate: it was fine until it jumped",
             verify="a plot of scheduler.get_last_lr() over all steps shows no unplanned jump",
         )

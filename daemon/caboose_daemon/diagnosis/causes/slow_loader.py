@@ -47,7 +47,7 @@ class SlowLoader(Cause):
         was = "" if workers is None else f"  # was num_workers={workers:.0f}"
         return Advice(
             first_fix="prepare batches ahead in more workers",
-            code=f"DataLoader(..., num_workers={min(16, need)}, prefetch_factor=4, persistent_workers=True){was}",
+            code=f"loader = DataLoader(dataset, num_workers={min(16, need)}, persistent_workers=True){was}",
             avoid="do not add accelerators or tune the model: they already wait",
             verify="the wait for data is below 10 % of the step",
         )

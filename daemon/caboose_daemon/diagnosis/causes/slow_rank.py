@@ -19,7 +19,7 @@ PLACES = {
 """Per phase: its name in a sentence, and what to check."""
 MACHINE = "; cordon its machine if that is slow"
 LOADER_LINE = "loader = DataLoader(dataset, num_workers=8, persistent_workers=True, prefetch_factor=4)"
-CODE_LINE = "if step % 100 == 0:  # do work of one rank for all rarely, or in a thread"
+CODE_LINE = "if step % 100 == 0: validate(model)  # and any other work of one rank: rarely, or in a thread"
 
 
 class SlowRank(Cause):

@@ -63,7 +63,7 @@ class TooLittleCapacity(Cause):
         if case.setting("linear_pairs"):
             return Advice(
                 first_fix="put an activation between the linear layers",
-                code="nn.Sequential(nn.Linear(i, h), nn.ReLU(), nn.Linear(h, o))",
+                code="block = nn.Sequential(nn.Linear(i, h), nn.ReLU(), nn.Linear(h, o))",
                 avoid="do not add layers or units first: without an activation they are still one linear layer",
                 verify="the training loss falls below its present level",
             )

@@ -30,7 +30,7 @@ class ValidationInTrainMode(Cause):
     def advise(self, case: Case) -> Advice:
         return Advice(
             first_fix="switch to eval mode before the evaluation, and back after it",
-            code="model.eval(); with torch.no_grad(): ...; model.train()  # around the evaluation",
+            code="model.eval(); val_loss = torch.no_grad()(validate)(model); model.train()",
             avoid="do not compare this run's validation with another one's before that: it has other statistics",
             verify="two evaluations of the same weights give the same number, and eval_mode is resolved",
         )

@@ -2,13 +2,19 @@
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from caboose_daemon.diagnosis import model_facts
 from caboose_daemon.diagnosis.case import Case
 from caboose_daemon.diagnosis.cause import FAIR, SLIGHT, STRONG, Cause, Evidence, opposes, supports
+from caboose_daemon.diagnosis.recent_numbers import GRADIENT_NORM
 from caboose_daemon.incidents.causal_links import STANDS_STILL
 from caboose_daemon.incidents.diagnosis_record import Advice
 
 DEEP = 6
+NO_GRADIENT = 1e-6
+"""Gradient norm of a whole model that has not converged, below which no layer learns."""
+MIN_POINTS = 20
 
 
 class VanishingDepth(Cause):
@@ -22,7 +28,9 @@ class VanishingDepth(Cause):
     def weigh(self, case: Case) -> Iterator[Evidence]:
         first, last = case.value("gradient_vanishing", "first_rms"), case.value("gradient_vanishing", "last_rms")
         if first is None or last is None:
-            if case.is_quiet("gradient_vanishing") and case.sees("gradients"):
+            if not case.layers:  # a log
+                yield from self._weigh_norm(case)
+            elif case.is_quiet("gradient_vanishing") and case.sees("gradients"):
                 yield opposes(STRONG, "gradients reach the first layers")
             return
         depth = model_facts.depth(case)
@@ -47,6 +55,14 @@ class VanishingDepth(Cause):
         elif ratio is not None and ratio[1] < model_facts.NO_INIT:
             text = f"initial weights at most {ratio[1]:.2g}x those of He initialisation pass no gradient at any depth"
             yield opposes(STRONG, text)
+
+    def _weigh_norm(self, case: Case) -> Iterator[Evidence]:
+        """The norm of the whole model, where a log has nothing else."""
+        norms = case.curve("grad_norm")
+        norms = norms[np.isfinite(norms)]
+        if len(norms) >= MIN_POINTS and 0.0 < (highest := float(np.quantile(norms, 0.95))) < NO_GRADIENT:
+            usual = " to ".join(f"{limit:g}" for limit in GRADIENT_NORM)
+            yield supports(STRONG, f"gradient norm is {highest:.1e} at most, where {usual} is usual: nothing arrives")
 
     def advise(self, case: Case) -> Advice:
         return Advice(

@@ -44,6 +44,9 @@ LAYER_STATISTICS = {
     "activation_std": "activation_std",
     "activation_dead": "dead_units_ratio",
     "activation_saturated": "saturated_units_ratio",
+    "router_entropy": "router_entropy_ratio",
+    "router_dead": "router_dead_experts_ratio",
+    "attention_logit": "attention_logit",
 }
 """Sample statistics and their names in the metrics."""
 

@@ -19,7 +19,14 @@ OF_MODULES = {
     "dead_units_ratio": "activation_dead",
     "saturated_units_ratio": "activation_saturated",
 }
+OF_PARTS = {
+    "router_entropy_ratio": "router_entropy",
+    "router_dead_experts_ratio": "router_dead",
+    "attention_logit": "attention_logit",
+}
 """Names in the table, and names of the arrays in reports."""
+LOW_IS_BAD = frozenset({"router_entropy_ratio"})
+"""Shares of which 1 is best."""
 Floats = NDArray[np.float64]
 
 
@@ -48,7 +55,7 @@ class LayerSeries:
             values = latest.layers.get(array)
             if values is not None and len(values) == len(names):
                 self._statistic(name, values, names, matrices, samples, now)
-        for name, array in OF_MODULES.items():
+        for name, array in (OF_MODULES | OF_PARTS).items():
             values = latest.modules.get(array)
             if values is not None and len(values) <= len(modules):
                 self._statistic(name, values, modules[: len(values)], np.arange(len(values)), samples, now)
@@ -69,6 +76,7 @@ class LayerSeries:
             chosen = values[used]
             for stat, value in (("min", chosen.min()), ("median", np.median(chosen)), ("max", chosen.max())):
                 samples.add(f"caboose_layer_{name}", float(value), stat)
+        if len(used) and name not in OF_PARTS:
             depths = used * NUM_DEPTHS // len(values)
             for depth in np.unique(depths).tolist():
                 samples.add(f"caboose_depth_{name}", float(np.median(chosen[depths == depth])), f"{depth:02d}")
@@ -80,7 +88,7 @@ class LayerSeries:
     def _badness(name: str, values: Floats, finite: NDArray[np.bool_], seen: NDArray[np.bool_]) -> Floats:
         """How far up the list: the value itself; of a spread, how many times it is away from the usual one."""
         if name != "activation_std" or not finite.any():
-            badness = np.where(finite, values, np.inf)
+            badness = np.where(finite, np.maximum(0.0, 1.0 - values) if name in LOW_IS_BAD else values, np.inf)
         else:
             usual = max(float(np.median(values[finite])), 1e-30)
             with np.errstate(divide="ignore", invalid="ignore"):

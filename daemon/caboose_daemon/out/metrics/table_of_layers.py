@@ -21,6 +21,28 @@ LAYER_TELLS = {
     "saturated_units_ratio": "High values in hidden layers block the gradients there.",
 }
 
+PART_STATISTICS = {
+    "router_entropy_ratio": "entropy of the experts' shares of tokens, divided by that of equal shares",
+    "router_dead_experts_ratio": "share of experts that got no token over the last samples",
+    "attention_logit": "largest logit that the queries and keys of one head could give",
+}
+"""Likewise, of modules that few models have: routers of mixture-of-experts layers, and attentions."""
+PART_TELLS = {
+    "router_entropy_ratio": "1: all experts get the same. Below 0.6 few of them get nearly all tokens.",
+    "router_dead_experts_ratio": "0 is normal. Above 0.3 a large part of the weights is not trained.",
+    "attention_logit": "Stable is normal. Growing: the softmax becomes one-hot, and float16 overflows at 65,504.",
+}
+
+
+def _of_parts() -> tuple[Metric, ...]:
+    entries = []
+    for name, what in PART_STATISTICS.items():
+        entries += [
+            of_job(f"caboose_layer_{name}", f"Min, median and max over the modules: {what}", PART_TELLS[name], "stat"),
+            of_job(f"caboose_worst_layer_{name}", f"The ten worst modules by name: {what}", PART_TELLS[name], "layer"),
+        ]
+    return tuple(entries)
+
 
 def _of_layers() -> tuple[Metric, ...]:
     entries = []
@@ -42,6 +64,7 @@ LAYERS = Section(
     " one it replaces, and then stays for 15 minutes.",
     (
         *_of_layers(),
+        *_of_parts(),
         of_job(
             "caboose_layer_age_steps",
             "Steps since the values of the layers were last measured: `gradient` or `sample`",

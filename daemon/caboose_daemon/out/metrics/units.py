@@ -16,6 +16,7 @@ UNITS = {
     "learning rate": "learning_rate part_learning_rate",
     "L2 norm": "gradient_norm part_gradient_norm layer_gradient_norm depth_gradient_norm worst_layer_gradient_norm"
     " layer_weight_norm depth_weight_norm worst_layer_weight_norm",
+    "largest logit": "layer_attention_logit worst_layer_attention_logit",
     "unit of the activations": "layer_activation_std depth_activation_std worst_layer_activation_std",
     "factor": "loss_scale",
     "incidents": "incidents_total",

@@ -13,7 +13,14 @@ from caboose_daemon.steps.aligned import AlignedStep, middle
 from caboose_daemon.steps.masked import LayerValues, Masked, ModuleValues
 
 OF_LAYERS = ("weight_norm", "update_ratio")
-OF_MODULES = ("activation_std", "activation_dead", "activation_saturated")
+OF_MODULES = (
+    *("activation_std", "activation_dead", "activation_saturated"),
+    *("router_entropy", "router_dead", "attention_logit"),
+)
+LEAST_OF_RANKS = frozenset({"activation_dead", "router_dead"})
+"""Ranks have their own data: the least bounds what is dead everywhere."""
+MOST_OF_RANKS = frozenset({"router_entropy", "attention_logit"})
+"""Likewise: a router is as even as on the rank where it is most so, and a logit as large as anywhere."""
 
 
 @dataclass(frozen=True)
@@ -77,12 +84,13 @@ def _updated(new: Masked, old: Masked | None) -> Masked:
 
 
 def _over_ranks(name: str, found: ModuleValues) -> Masked:
-    """The typical rank; of dead units the least, which bounds what is dead everywhere."""
+    """The typical rank, or the least or the most of them."""
     values, seen = np.asarray(found.values, dtype=np.float64), found.is_known
-    if name == "activation_dead":
-        least = np.where(seen, values, np.inf).min(axis=0)
-        has = np.isfinite(least)
-        return Masked(np.where(has, least, 0.0), has)
+    if name in LEAST_OF_RANKS | MOST_OF_RANKS:
+        sign = 1.0 if name in LEAST_OF_RANKS else -1.0
+        least = np.where(seen, sign * values, np.inf).min(axis=0)
+        has = np.asarray(seen.any(axis=0))
+        return Masked(np.where(has, sign * least, 0.0), has)
     has = np.asarray(seen.any(axis=0))
     if seen.all():
         return Masked(middle(values), has)
