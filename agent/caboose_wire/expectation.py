@@ -6,8 +6,9 @@ MIN_NOTICE = 4
 """Minimum steps between the newest seen step and the boundary."""
 NOTICE_SECONDS = 0.5
 """Until every agent has read its socket and armed, with a margin for busy hosts; the lag of reports is added."""
-MARGIN_STEPS = 5
-"""Steps before the onset by which a snapshot must have been taken, unless configured."""
+MARGIN_STEPS = 2
+"""Steps before the onset by which a snapshot must have been taken, unless configured: the update that does the damage is
+the one before the loss shows it, so the state after the step before that is the last that is known to be good."""
 
 
 def notice_steps(step_seconds: float, lag_seconds: float = 0.0) -> int:
