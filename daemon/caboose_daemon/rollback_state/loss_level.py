@@ -135,7 +135,7 @@ def beginning(losses: Losses, onset: int) -> int:
         return onset
     smooth = smoothed(values, SMOOTH)
     lowest = int(np.argmin(smooth))
-    at_best = level_of(values[: lowest + 1]) or known
+    at_best = level_of(values[: max(lowest + 1, NOISE_STEPS)]) or known  # of a few steps no scatter is known
     noise = min(known.noise, at_best.noise)
     is_near = smooth <= smooth[lowest] + AWAY * MEDIAN * noise / math.sqrt(SMOOTH)
     last = int(np.flatnonzero(is_near)[-1])

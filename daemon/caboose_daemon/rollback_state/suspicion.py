@@ -3,10 +3,11 @@
 Design
 ------
 A rule that wakes a person waits until it is sure. Snapshots cost nothing to keep, but those from before a slow rise
-are gone by then: they are replaced by newer ones, which hold the damage. So a much lower bar is enough to pause new ones:
-the smoothed loss is above its best by more than it scatters, as in the search for a problem's beginning, for longer
-than it takes to forget a few odd steps. A pause lasts for `AT_MOST` steps. From then on a new level is more likely than a fault that no rule has found, and of the snapshots
-one is older than that anyway. The next pause is possible once the loss was back at its best.
+are gone by then: they are replaced by newer ones, which hold the damage. So a much lower bar is enough to pause new
+ones: the smoothed loss is above its best by more than it scatters, as in the search for a problem's beginning, for
+longer than it takes to forget a few odd steps. A pause lasts for `AT_MOST` steps. From then on a new level is more
+likely than a fault that no rule has found, and one of the snapshots is older than that anyway. The next pause is
+possible once the loss was back at its best.
 
 Judged every few steps, from the last losses alone: a job that is not in `auto` costs nothing.
 """

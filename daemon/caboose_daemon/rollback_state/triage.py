@@ -94,7 +94,7 @@ class Triage(msgspec.Struct, frozen=True, kw_only=True):
     rate: float = 0.0
     """Share of its height by which the loss falls at each step; 0 if it does not."""
     rose_for: int = 0
-    """Steps on the way up: until it was half as high as its peak."""
+    """Steps on the way up: until it was half as high as now."""
     as_of: float = math.inf
     """Steps of learning between the current loss and its level; infinity if it never was this high before."""
     reasons: tuple[str, ...] = ()
@@ -102,9 +102,9 @@ class Triage(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def hidden_for(self) -> float:
         """Steps before it began in which the damage may have grown unseen in the noise, as fast as it did since."""
-        if not self.rose_for or not math.isfinite(self.peak):
+        if not self.rose_for or not self.excess > 0.0:
             return 0.0
-        grown = math.log(self.peak / (2.0 * SURE * UNSURE * self.noise)) if self.peak > 0.0 else 0.0
+        grown = math.log(self.excess / (2.0 * SURE * UNSURE * self.noise))
         return HIDDEN * self.rose_for / max(1.0, grown)
 
     @property
@@ -149,7 +149,7 @@ def judge(
     is_finite = np.isfinite(excess)
     if not is_finite.any():
         return Triage(verdict="early", step=step, began=began, level=before.level, noise=before.noise)
-    peak = float(smoothed(excess[is_finite], 3).max())
+    now, peak = float(np.median(excess[is_finite][-LAST:])), float(smoothed(excess[is_finite], 3).max())
     gained = progress(losses, began, before, start, peak)
     shares = np.where(is_finite, gained.share(np.nan_to_num(excess)), 1.0)
     facts = Triage(
@@ -158,19 +158,19 @@ def judge(
         began=began,
         level=before.level,
         noise=before.noise,
-        excess=float(np.median(excess[is_finite][-LAST:])),
+        excess=now,
+        rose_for=_half_up(steps[is_finite], excess[is_finite], now) - began,
         peak=peak,
         progress=gained.middle,
-        rose_for=_rose_for(steps[is_finite], excess[is_finite], peak) - began,
         lost=float(shares.mean()) * (step - began + 1),
     )
     num_ahead = horizon(step, step - int(losses.steps[0]) + 1, total_steps)
     return _follow(losses, facts, gained, steps[is_finite], values[is_finite], excess[is_finite], num_ahead, slope)
 
 
-def _rose_for(steps: NDArray[np.int64], excess: Floats, peak: float) -> int:
-    """The step at which it was first half as high as its peak."""
-    return int(steps[np.argmax(smoothed(excess, 3) >= 0.5 * peak)])
+def _half_up(steps: NDArray[np.int64], excess: Floats, now: float) -> int:
+    """The step at which it was first half as high as now."""
+    return int(steps[np.argmax(smoothed(excess, 3) >= 0.5 * now)])
 
 
 def _not_finite(num_bad: int, num_skipped: int, step: int, onset: int) -> Triage:
