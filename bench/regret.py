@@ -12,8 +12,8 @@ Design
 Each curve is played three times: nothing is done, the daemon's policy acts in `auto`, and an oracle acts (see
 `regret_play`). *Damage* is what doing nothing loses, *regret* what `auto` loses more than the oracle, both in steps of
 training. The goals are stated for curves on which doing nothing loses at least `HEAVY` steps more than the oracle's
-noise, for the others, and for spikes that heal by themselves. Families of the held half are not looked at when numbers
-are chosen; the fresh ones, and curves from `--first 1000` on, are not looked at at all.
+noise, for the others, and for spikes that heal by themselves. The tuned and the held half have been looked at; the
+fresh families, and curves from `--first 1000` on, have not been when this was written.
 
 Results are kept by curve and by the code of the daemon, so an interrupted measurement goes on.
 """
