@@ -4,9 +4,9 @@ Design
 ------
 Each family is a rule by which curves are drawn. Noise, pace, length, the shape of the healthy fall and the cadence of
 snapshots are drawn alike in all of them, so that no family has a look of its own. Half of the families are `tuned`: the
-policy may be improved by looking at them. The other half was `held` out at first: other shapes of the same phenomena. It
-has been looked at since. `fresh` families were drawn up after that, and nothing was changed for them. A family has any number of curves: those
-from a number on that nobody has looked at are a fresh check too.
+policy may be improved by looking at them. The other half, other shapes of the same phenomena, was `held` out at first,
+and has been looked at since. `fresh` families were drawn up after that, and nothing was changed for them. A family has
+any number of curves: those from a number on that nobody has looked at are a fresh check too.
 """
 
 import math
