@@ -13,7 +13,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long test-rest test-torch lint types contracts docs docs-site dashboards pictures screenshots deploy wheel-test soak crash-points fuzz bench-overhead bench-detection bench-power bench-metamorphic bench-leave-one-out bench-drawn bench-rules bench-ingest bench-relays bench-snapshots bench-gate bench-rollback bench-regret bench-regret-real bench-page bench-stream bench-verify bench-randomised drills chaos tools clean
+.PHONY: help setup demo test test-long test-rest test-torch lint types contracts docs docs-site dashboards pictures screenshots deploy wheel-test soak crash-points fuzz bench-overhead bench-detection bench-power bench-metamorphic bench-leave-one-out bench-drawn bench-rules bench-ingest bench-relays bench-snapshots bench-gate bench-rollback bench-regret bench-regret-real bench-page bench-stream bench-verify bench-randomised drills chaos tools clean bench-restore
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -157,6 +157,9 @@ bench-regret: setup ## steps that rollback loses against an oracle, on generated
 
 bench-regret-real: setup ## the same on real small trainings on 2 ranks, against going back at other steps (ARGS="--minutes 90"; resumable)
 	@$(BIN)/python bench/regret_real.py $(ARGS)
+
+bench-restore: setup ## seconds from a boundary to the state restored and compared: 100 million parameters, 2 ranks (ARGS=--check)
+	@$(BIN)/python bench/restore.py $(ARGS)
 
 bench-gate: setup ## what the gate of rollback costs a step, idle and armed (ARGS=--check)
 	@$(BIN)/python bench/gate.py $(ARGS)

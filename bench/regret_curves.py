@@ -48,7 +48,7 @@ class Curve:
 
     family: str
     number: int
-    half: Literal["tuned", "held"]
+    half: Literal["tuned", "held", "fresh"]
     num_steps: int
     step_seconds: float
     start: float

@@ -4,7 +4,9 @@ Design
 ------
 Each family is a rule by which curves are drawn. Noise, pace, length, the shape of the healthy fall and the cadence of
 snapshots are drawn alike in all of them, so that no family has a look of its own. Half of the families are `tuned`: the
-policy may be improved by looking at them. The other half is `held`: other shapes of the same phenomena, reported only.
+policy may be improved by looking at them. The other half, other shapes of the same phenomena, was `held` out at first,
+and has been looked at since. `fresh` families were drawn up after that, and nothing was changed for them. A family has
+any number of curves: those from a number on that nobody has looked at are a fresh check too.
 """
 
 import math
@@ -18,11 +20,11 @@ Random = np.random.Generator
 Drawn = Callable[[Random, Curve], Curve]
 
 
-def curves(per_family: int, half: str = "") -> Iterator[Curve]:
-    """Every curve; of one half, if named."""
+def curves(per_family: int, half: str = "", first: int = 0) -> Iterator[Curve]:
+    """So many curves of each family, from this number on; of one half, if named."""
     for name, (belongs_to, draw) in FAMILIES.items():
         if half in ("", belongs_to):
-            for number in range(per_family):
+            for number in range(first, first + per_family):
                 random = np.random.default_rng([number, sum(name.encode()), len(name)])
                 yield draw(random, replace(_base(random, name, number), half=belongs_to))
 
@@ -172,6 +174,36 @@ def _fast(random: Random, curve: Curve) -> Curve:
     return _kicked(random, fast, height=_between(random, 0.3, 3.0), healing="stays")
 
 
+# Drawn up after the others were looked at
+
+
+def _in_bursts(random: Random, curve: Curve) -> Curve:
+    """Bad data again and again, a few batches each."""
+    onset, kicks = _onset(random, curve), []
+    for _ in range(int(random.integers(2, 6))):
+        num, shown = int(_between(random, 1, 12)), _between(random, 0.2, 2.0)
+        damage = shown * random.uniform(0.0, 0.5)
+        kicks.append(Kick(onset, num, damage, shown=shown, steps=_between(random, 5, 60)))
+        onset += num + int(_between(random, 5, 60))
+    return replace(curve, kicks=tuple(kicks))
+
+
+def _relapses(random: Random, curve: Curve) -> Curve:
+    """A spike that heals, and soon a worse one that does not."""
+    onset = _onset(random, curve)
+    warning = Kick(onset, int(_between(random, 1, 4)), _between(random, 0.1, 1.0), steps=_between(random, 5, 60))
+    later = onset + int(_between(random, 30, 200))
+    lasting = Kick(later, int(_between(random, 1, 8)), _between(random, 0.3, 3.0), healing="stays")
+    return replace(curve, kicks=(warning, lasting))
+
+
+def _climbs(random: Random, curve: Curve) -> Curve:
+    """A rate that is too high for a while: the damage grows as long as it lasts, and most of it stays."""
+    num = int(random.uniform(20, 150))
+    residue = random.uniform(0.5, 1.0)
+    return _kicked(random, curve, num_steps=num, height=_between(random, 0.3, 3.0), steps=100.0, residue=residue)
+
+
 FAMILIES: dict[str, tuple[str, Drawn]] = {
     "heals": ("tuned", _heals),
     "heals_soon": ("tuned", _heals_soon),
@@ -192,4 +224,7 @@ FAMILIES: dict[str, tuple[str, Drawn]] = {
     "in_warm_up": ("held", _in_warm_up),
     "outliers": ("held", _with_outliers),
     "fast": ("held", _fast),
+    "in_bursts": ("fresh", _in_bursts),
+    "relapses": ("fresh", _relapses),
+    "climbs": ("fresh", _climbs),
 }

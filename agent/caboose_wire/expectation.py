@@ -6,8 +6,11 @@ MIN_NOTICE = 4
 """Minimum steps between the newest seen step and the boundary."""
 NOTICE_SECONDS = 0.5
 """Until every agent has read its socket and armed, with a margin for busy hosts; the lag of reports is added."""
-MARGIN_STEPS = 5
-"""Steps before the onset by which a snapshot must have been taken, unless configured."""
+MARGIN_STEPS = 2
+"""Steps before the onset by which a snapshot must have been taken, unless configured.
+
+The update that does the damage is the one before the loss shows it: the state before that update is the last that is
+known to be good."""
 
 
 def notice_steps(step_seconds: float, lag_seconds: float = 0.0) -> int:

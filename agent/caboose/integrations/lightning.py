@@ -11,13 +11,15 @@ and the attributes of ModelCheckpoint name only its own best or last one. So `tr
 every save goes, is wrapped while the Trainer trains.
 
 No hook is called around the wait for data either. The loop of an epoch has two functions for the profiler, which are
-called around each fetch: they are wrapped.
+called around each fetch: they are wrapped. After a rollback batches are skipped in the iterator that the loop has made
+when its epoch begins. A skipped batch counts as done in the loop's progress, so an epoch ends, is validated and is
+resumed where it would be without the skip; its last batch is fed in any case, because the loop ends the epoch with it.
 
 If both packages are installed, the callback belongs to the one that the program imported first.
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from caboose.attachment import attach
@@ -93,10 +95,11 @@ class CabooseCallback(Callback):
         self._patches.put(trainer, "save_checkpoint", lambda save: self._reporting(trainer, save))
         if self.monitor.is_active:
             fetches = self._fetches = self.monitor.watch_fetches()
+            loop = trainer.fit_loop.epoch_loop
             if _has_place(trainer):
-                loop = trainer.fit_loop.epoch_loop
                 self._patches.put(loop, "_on_before_fetch", lambda original: _both(original, fetches.begin))
                 self._patches.put(loop, "_on_after_fetch", lambda original: _both(fetches.end, original))
+            self._patches.put(loop, "on_run_start", lambda start: _skipping(start, loop.batch_progress, fetches))
 
     def on_train_epoch_start(self, trainer: "Trainer", pl_module: "LightningModule") -> None:
         """Counts the epochs; those before a resumed run too."""
@@ -180,6 +183,29 @@ class CabooseCallback(Callback):
 def _has_place(trainer: "Trainer") -> bool:
     """Whether this Lightning calls something around each fetch of a batch to train on."""
     return hasattr(trainer.fit_loop.epoch_loop, "_on_before_fetch")
+
+
+def _skipping(start: Callable[..., Any], progress: Any, fetches: FetchWatch) -> Callable[..., Any]:
+    """The beginning of an epoch, whose batches can then be skipped."""
+
+    def on_run_start(fetcher: Any, *args: Any, **kwargs: Any) -> Any:
+        result = start(fetcher, *args, **kwargs)
+        if isinstance(getattr(fetcher, "iterator", None), Iterator):
+
+            def is_last() -> bool:
+                return fetcher.length is not None and fetcher.fetched + 1 >= fetcher.length
+
+            def on_skip() -> None:
+                fetcher.fetched += 1
+                for count in (progress.increment_ready, progress.increment_started, progress.increment_processed):
+                    count()
+                progress.increment_completed()
+
+            loader = fetcher.combined_loader
+            fetcher.iterator = fetches.skipping(fetcher.iterator, loader, is_last=is_last, on_skip=on_skip)
+        return result
+
+    return on_run_start
 
 
 def _both(first: Callable[[], Any], second: Callable[[], Any]) -> Callable[[], None]:

@@ -203,6 +203,18 @@ class FetchWatch:
             self._epoch, self._fetched = Epoch(batches if loader is None else loader), batches
         return TimedBatches(batches, self, self._epoch)
 
+    def skipping(
+        self, batches: Iterator[Batch], loader: object, *, is_last: Callable[[], bool], on_skip: Callable[[], Any]
+    ) -> Iterator[Batch]:
+        """The same iterator without the batches that are to be skipped, each of which is reported to `on_skip`.
+
+        The last batch of an epoch is passed on in any case, where it is known to be the last: a framework ends its
+        epoch with it.
+        """
+        self.leave()
+        self._epoch, self._fetched = Epoch(loader), batches
+        return _skipping(batches, self._skip, self._epoch, is_last, on_skip)
+
     def leave(self) -> None:
         """The epoch is over."""
         if self._epoch is not None:
@@ -224,6 +236,18 @@ class FetchWatch:
         self.saw(batch)
         self._skip.gave(epoch)
         return batch
+
+
+def _skipping(
+    batches: Iterator[Batch], skip: BatchSkip, epoch: Epoch, is_last: Callable[[], bool], on_skip: Callable[[], Any]
+) -> Iterator[Batch]:
+    for batch in batches:
+        if not is_last() and skip.takes(epoch):
+            on_skip()
+            continue
+        skip.gave(epoch)
+        yield batch
+    skip.left(epoch)
 
 
 class TimedBatches(Generic[Batch]):

@@ -18,6 +18,9 @@ from caboose.tensors.placement import own
 from caboose.tensors.subsample import sample
 
 INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+PART = 1 << 18
+"""Elements that are summed at a time on a CPU: torch makes a wider copy of them, and new memory for a large one costs
+more than the sum."""
 MULTIPLIER = 0x9E3779B97F4A7C15
 """2^64 over the golden ratio, made odd: its odd powers spread the layers."""
 
@@ -62,4 +65,7 @@ class Fingerprint:
 def _bits(parameter: torch.Tensor) -> torch.Tensor:
     """A sum has no order, so the elements are read as they are in memory, without the gaps between them."""
     tensor = own(parameter.detach())
-    return tensor.view(INTEGERS[tensor.element_size()]).sum(dtype=torch.int64)
+    bits = tensor.view(INTEGERS[tensor.element_size()])
+    if bits.is_cpu and bits.numel() > PART and bits.is_contiguous():
+        return torch.stack([part.sum(dtype=torch.int64) for part in bits.view(-1).split(PART)]).sum()
+    return bits.sum(dtype=torch.int64)

@@ -40,8 +40,6 @@ from caboose_daemon.steps.settings import number
 from caboose_wire import Ack, Held, Hello, Holdings, Plan, PlanRequest, Terms
 
 CHECK_SECONDS = 1.0
-RISE_MARGIN = 0.25
-"""Steps before the beginning of a rise by which a snapshot must have been taken, as a share of its duration."""
 DEFAULT_CADENCE = 10
 """Assumed snapshot interval in steps, to advise a run that keeps no snapshots."""
 MAX_TAINTED = 256
@@ -164,7 +162,10 @@ class Policy:
         if broken is not None and not cases:
             cases.append(_Case(*broken, since=attempt.began))
         look_back(job, self._sink)
-        record.is_holding = bool(cases)  # also if acknowledged: older snapshots must not be replaced
+        is_away = record.mode == "auto" and record.suspicion.observe(
+            job.recent, attempt.number, record.lineage(attempt.number)
+        )
+        record.is_holding = bool(cases) or is_away  # also if acknowledged: older snapshots must not be replaced
         self._keep_ledger(job, attempt, now)
         if job.state == "running" and not cases:
             record.exhausted = ""
@@ -227,7 +228,7 @@ class Policy:
         record.triages = {}
         record.notes = {}
         record.weighed = {n: w for n, w in record.weighed.items() if any(i.number == n for i in open_now)}
-        losses = Losses.of(job.recent, attempt.number) if open_now else None
+        losses = Losses.of(job.recent, attempt.number, record.lineage(attempt.number)) if open_now else None
         for incident in open_now:
             assert losses is not None, "set if there is an open incident"
             episodes = bad_spans.open_episodes(incident, attempt.number)
@@ -261,7 +262,8 @@ class Policy:
             )
         num_tried = sum(d.kind == "rollback" and d.state in ("aborted", "expired") and not d.was_paused for d in before)
         attribution = attribute(job, job.incidents.find(number_of(case.trigger)), triage.began)
-        rung = climb(record.decisions, triage.began, config, attribution)
+        came_back = attempt.start_step if attempt.reason == "rollback" else 0  # not before it, wherever it began
+        rung = climb(record.decisions, max(came_back, triage.began), config, attribution)
         boundary = self._boundary(job, attempt, num_tried)
         until = max((record.cool_until, *self._own_cool_down(job)))
         if boundary < until and record.mode == "auto":
@@ -328,10 +330,10 @@ class Policy:
         """The last step whose snapshot can be used.
 
         A loss that rises slowly was damaged before that could be seen in its noise: the longer it took, the earlier.
+        One that is high at once began where it was seen.
         """
         triage = case.triage
-        unseen = math.ceil(RISE_MARGIN * triage.age) if triage.verdict == "diverging" and triage.most < math.inf else 0
-        return triage.began - max(self.config.margin_steps, unseen)
+        return triage.began - max(self.config.margin_steps, math.ceil(triage.hidden_for))
 
     def _draft(self, job: Job, attempt: Attempt, case: _Case, rung: Rung, now: float) -> Decision:
         return Decision(

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from caboose_daemon.rollback_state.progress import Progress
+
 Floats = NDArray[np.float64]
 
 TIMES_PER_OCTAVE = 1.5
@@ -54,7 +56,7 @@ class Raised:
     excess: Floats
     level: float
     noise: float
-    progress: float
+    progress: Progress
     """Fall of the loss from the run's start to its level."""
     age: int
     """Steps since it left its level."""
@@ -137,7 +139,7 @@ def passes(since: Floats, heights: Floats, scatter: Floats, ahead: Floats, raise
     evidence = TAIL * math.log(PASSING_STEPS / known)  # that it has lasted so long
     logs, misfits, paths, until = [], [], [], []
     for height, rise, bad, penalty in ((flat, 0.0, flat_misfit, 0.0), (level, slope, misfit, occam)):
-        if (rise == 0.0 and penalty) or (rise < 0.0 and flat > LEARNED * raised.progress):
+        if (rise == 0.0 and penalty) or (rise < 0.0 and flat > LEARNED * raised.progress.middle):
             continue
         for end, odd in zip(ends + 0.5, odds, strict=True):
             top = max(0.0, height + rise * end)

@@ -125,12 +125,6 @@ class Futures:
         return best, after
 
 
-def share(excess: Floats | float, progress: float) -> Floats:
-    """Share of the run's progress that is lost at this height."""
-    found: Floats = np.clip(np.asarray(excess, dtype=np.float64) / max(progress, 1e-300), 0.0, 1.0)
-    return found
-
-
 def horizon(step: int, num_seen: int, total_steps: float | None = None) -> float:
     """Steps that a run is projected ahead: what is expected to remain of it, but not far beyond what was seen of it."""
     known = max(MIN_HORIZON, AS_LONG_AGAIN * min(step, num_seen))
@@ -155,7 +149,7 @@ def foresee(raised: Raised) -> Futures:
     is_possible = weights >= max(NEGLIGIBLE, float(np.sort(weights)[-MOST:][0]))
     weights, paths = weights[is_possible] / weights[is_possible].sum(), paths[is_possible]
     lasts = np.maximum(0.0, until[is_possible, None] - np.concatenate([[0.0], LOOKS]))
-    lost = np.trapezoid(share(paths[:, : len(times)], raised.progress), times, axis=1)
+    lost = np.trapezoid(raised.progress.share(paths[:, : len(times)]), times, axis=1)
     looks = paths[:, len(times) :]
     relative = scatter[-1] / max(abs(raised.level) + max(heights[-1], 0.0), 1e-300)
     return Futures(
@@ -163,7 +157,7 @@ def foresee(raised: Raised) -> Futures:
         remaining=np.asarray(lost, dtype=np.float64),
         looks=looks,
         scatter=np.maximum(raised.noise, relative * (abs(raised.level) + looks)),
-        ongoing=share(paths[:, :1], raised.progress) * lasts,
+        ongoing=raised.progress.share(paths[:, :1]) * lasts,
         times=times,
         paths=paths[:, : len(times)],
     )

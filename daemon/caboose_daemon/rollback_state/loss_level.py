@@ -10,13 +10,14 @@ open while the loss is back on its level. If it leaves it again, the problem beg
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from caboose_daemon.rollback_state.progress import Progress
 from caboose_daemon.steps.columns import StepSummary
 
 Floats = NDArray[np.float64]
@@ -31,6 +32,8 @@ MEDIAN = 1.2533
 """Standard error of a median relative to that of a mean, for normal values."""
 AWAY = 6.0
 """Standard errors of the smoothed loss above its best at which it has left it."""
+EDGE = 2.0
+"""Noises above the level of single steps that belong to the way up."""
 NOISE_STEPS = 64
 SURE = 3.0
 """Standard errors at which a difference is significant."""
@@ -50,7 +53,7 @@ class LossLevel(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Losses:
-    """The losses of one attempt by step; non-finite ones are NaN."""
+    """The losses by step that led to the weights of one attempt; non-finite ones are NaN."""
 
     steps: NDArray[np.int64]
     values: Floats
@@ -58,9 +61,17 @@ class Losses:
     """True at steps where no rank had a finite loss."""
 
     @classmethod
-    def of(cls, recent: Iterable[StepSummary], attempt: int) -> "Losses":
-        """The losses of an attempt that are still in memory."""
-        rows = [(s.step, s.loss, s.loss_min is None) for s in recent if s.attempt == attempt and s.loss is not None]
+    def of(cls, recent: Iterable[StepSummary], attempt: int, until: Mapping[int, int] | None = None) -> "Losses":
+        """The losses of an attempt that are still in memory.
+
+        `until` names earlier attempts that it continues, each with the last step of it that counts.
+        """
+        last = {**(until or {}), attempt: math.inf}
+        rows = [
+            (s.step, s.loss, s.loss_min is None)
+            for s in recent
+            if s.loss is not None and s.step <= last.get(s.attempt, -math.inf)
+        ]
         values = np.array([loss for _, loss, _ in rows], dtype=np.float64)
         values[~np.isfinite(values)] = np.nan
         is_lost = np.array([is_lost for _, _, is_lost in rows], dtype=np.bool_) & np.isnan(values)
@@ -86,16 +97,17 @@ def level_of(values: Floats) -> LossLevel | None:
     return LossLevel(level, max(noise, 1e-3 * abs(level), 1e-12), len(finite))
 
 
-def progress(losses: Losses, began: int, before: LossLevel, start: float | None) -> float:
-    """Fall of the loss from where the run began to its level.
+def progress(losses: Losses, began: int, before: LossLevel, start: float | None, peak: float) -> Progress:
+    """Fall of the loss from where the run began to its level; `peak` is its height above that.
 
-    A run whose start was not seen, or that has hardly improved, is measured by the size of its loss.
+    A run that has hardly improved is measured by the size of its loss, one whose start was not seen at least by that.
     """
     if start is not None and start - before.level > SURE * before.noise:
-        return start - before.level
+        return Progress.known(start - before.level)
     values = losses.values[(losses.steps < began) & np.isfinite(losses.values)]
     highest = float(smoothed(values, SMOOTH).max()) if len(values) else before.level
-    return max(abs(before.level), highest - before.level, SURE * before.noise)
+    least = max(abs(before.level), highest - before.level, SURE * before.noise)
+    return Progress.known(least) if start is not None else Progress.unknown(least, peak)
 
 
 def fall(losses: Losses, began: int) -> float:
@@ -123,11 +135,14 @@ def beginning(losses: Losses, onset: int) -> int:
         return onset
     smooth = smoothed(values, SMOOTH)
     lowest = int(np.argmin(smooth))
-    at_best = level_of(values[: lowest + 1]) or known
+    at_best = level_of(values[: max(lowest + 1, NOISE_STEPS)]) or known  # of a few steps no scatter is known
     noise = min(known.noise, at_best.noise)
     is_near = smooth <= smooth[lowest] + AWAY * MEDIAN * noise / math.sqrt(SMOOTH)
     last = int(np.flatnonzero(is_near)[-1])
-    return onset if last == len(steps) - 1 else int(steps[last + 1])
+    first = len(steps) if last == len(steps) - 1 else last + 1
+    while first > SMOOTH and values[first - 1] > known.level + EDGE * noise:  # the way up is hidden in the median
+        first -= 1
+    return onset if first == len(steps) else int(steps[first])
 
 
 def left_again(losses: Losses, began: int, before: LossLevel) -> int | None:

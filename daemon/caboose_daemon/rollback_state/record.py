@@ -13,11 +13,13 @@ from caboose_daemon.rollback_state.decision import Answer, Decision
 from caboose_daemon.rollback_state.ladder import spent
 from caboose_daemon.rollback_state.ledger import RECORDED, Ledger, saved_step
 from caboose_daemon.rollback_state.run_start import RunStart
+from caboose_daemon.rollback_state.suspicion import Suspicion
 from caboose_daemon.rollback_state.triage import Triage
 from caboose_daemon.rules.parts.scaling import SkippedSteps
 from caboose_daemon.shallow import shallow
 from caboose_daemon.steps.aligned import AlignedStep
 from caboose_wire import Event, Holdings, Terms
+from caboose_wire.fields import MAX_COUNT
 from caboose_wire.rollback import RollbackMode
 
 MAX_DECISIONS = 500
@@ -57,7 +59,8 @@ class RollbackRecord:
     exhausted: str = ""
     """Why nothing more can be tried; empty otherwise."""
     is_holding: bool = False
-    """Whether snapshots are paused because an incident is open."""
+    """Whether snapshots are paused: an incident is open, or the loss has left its level."""
+    suspicion: Suspicion = field(default_factory=Suspicion)
     terms: Terms | None = None
     """Last terms sent to the ranks."""
     answers: dict[int, Answer] = field(default_factory=dict)
@@ -104,6 +107,15 @@ class RollbackRecord:
         record.weighed, record.lost_by_waiting = dict(self.weighed), dict(self.lost_by_waiting)
         return record
 
+    def lineage(self, attempt: int) -> dict[int, int]:
+        """The earlier attempts whose weights this one continues, after rollbacks, each with the last step it has."""
+        found: dict[int, int] = {}
+        last = MAX_COUNT
+        while (decision := self._rolled_back_to(attempt)) is not None and decision.target is not None:
+            attempt, last = attempt - 1, min(last, decision.target)
+            found[attempt] = last
+        return found
+
     def _rolled_back_to(self, attempt: int) -> Decision | None:
         """The rollback that started this attempt, if any."""
         done = (d for d in reversed(self.decisions) if d.kind == "rollback" and d.state in ("sent", "committed"))
@@ -123,6 +135,7 @@ class RollbackRecord:
         self.notes.clear()
         self.num_skipped = 0
         self._scaler = SkippedSteps()
+        self.suspicion = Suspicion()
 
     def restore(self, decisions: Iterable[Decision], attempt: int, unsolved: Collection[str]) -> None:
         """Loads decisions from the journal, oldest first; `unsolved` are the incidents that are not resolved.

@@ -30,8 +30,8 @@ class RunStart:
             self._first = [loss] * START_LOSSES
 
     def loss(self, num_classes: float | None = None) -> float | None:
-        """The loss at the start, or chance where that is known and lower; None if no loss is known."""
-        if not self._first:
-            return None
-        first = median(self._first)
-        return first if num_classes is None else min(first, math.log(num_classes))
+        """The loss at the start, or chance where that is known and lower; None if neither is known."""
+        known = [median(self._first)] if self._first else []
+        if num_classes is not None:
+            known.append(math.log(num_classes))
+        return min(known, default=None)

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from caboose_daemon.rollback_state.falling import fall_rate, steps_back
 from caboose_daemon.rollback_state.future_kinds import Raised
-from caboose_daemon.rollback_state.futures import Futures, foresee, horizon, share
+from caboose_daemon.rollback_state.futures import Futures, foresee, horizon
 from caboose_daemon.rollback_state.loss_level import (
     LEVEL_STEPS,
     MEDIAN,
@@ -44,6 +44,7 @@ from caboose_daemon.rollback_state.loss_level import (
     smoothed,
 )
 from caboose_daemon.rollback_state.outlook import Outlook, outlook
+from caboose_daemon.rollback_state.progress import Progress
 from caboose_daemon.rules.parts.curve import trend
 
 Verdict = Literal["unmoved", "unknown", "early", "recovering", "lingering", "diverging"]
@@ -56,6 +57,8 @@ RISE = 0.1
 """Minimum recent rise, as a share of the excess, to count as rising."""
 UNLIKELY = 0.05
 """Probability beyond each end of what waiting is expected to lose."""
+HIDDEN = 2.0
+"""Factors of e by which a damage may have grown before it could be seen."""
 LOST_AFTER = 3
 """Consecutive non-finite losses after which the weights count as lost."""
 
@@ -75,7 +78,7 @@ class Triage(msgspec.Struct, frozen=True, kw_only=True):
     peak: float = math.nan
     """Maximum above its level."""
     progress: float = math.nan
-    """Fall of the loss from the run's start to its level."""
+    """Fall of the loss from the run's start to its level; where that is not known, the middle of what it may be."""
     lost: float = 0.0
     """Steps of training lost since it began: the sum of the shares of the progress that were lost."""
     remaining: float = math.inf
@@ -90,9 +93,19 @@ class Triage(msgspec.Struct, frozen=True, kw_only=True):
     """The same to be drawn."""
     rate: float = 0.0
     """Share of its height by which the loss falls at each step; 0 if it does not."""
+    rose_for: int = 0
+    """Steps on the way up: until it was half as high as now."""
     as_of: float = math.inf
     """Steps of learning between the current loss and its level; infinity if it never was this high before."""
     reasons: tuple[str, ...] = ()
+
+    @property
+    def hidden_for(self) -> float:
+        """Steps before it began in which the damage may have grown unseen in the noise, as fast as it did since."""
+        if not self.rose_for or not self.excess > 0.0:
+            return 0.0
+        grown = math.log(self.excess / (2.0 * SURE * UNSURE * self.noise))
+        return HIDDEN * self.rose_for / max(1.0, grown)
 
     @property
     def age(self) -> int:
@@ -136,21 +149,28 @@ def judge(
     is_finite = np.isfinite(excess)
     if not is_finite.any():
         return Triage(verdict="early", step=step, began=began, level=before.level, noise=before.noise)
-    gained = progress(losses, began, before, start)
-    shares = np.where(is_finite, share(np.nan_to_num(excess), gained), 1.0)
+    now, peak = float(np.median(excess[is_finite][-LAST:])), float(smoothed(excess[is_finite], 3).max())
+    gained = progress(losses, began, before, start, peak)
+    shares = np.where(is_finite, gained.share(np.nan_to_num(excess)), 1.0)
     facts = Triage(
         verdict="early",
         step=step,
         began=began,
         level=before.level,
         noise=before.noise,
-        excess=float(np.median(excess[is_finite][-LAST:])),
-        peak=float(smoothed(excess[is_finite], 3).max()),
-        progress=gained,
+        excess=now,
+        rose_for=_half_up(steps[is_finite], excess[is_finite], now) - began,
+        peak=peak,
+        progress=gained.middle,
         lost=float(shares.mean()) * (step - began + 1),
     )
     num_ahead = horizon(step, step - int(losses.steps[0]) + 1, total_steps)
-    return _follow(losses, facts, steps[is_finite], values[is_finite], excess[is_finite], num_ahead, slope)
+    return _follow(losses, facts, gained, steps[is_finite], values[is_finite], excess[is_finite], num_ahead, slope)
+
+
+def _half_up(steps: NDArray[np.int64], excess: Floats, now: float) -> int:
+    """The step at which it was first half as high as now."""
+    return int(steps[np.argmax(smoothed(excess, 3) >= 0.5 * now)])
 
 
 def _not_finite(num_bad: int, num_skipped: int, step: int, onset: int) -> Triage:
@@ -168,6 +188,7 @@ def _not_finite(num_bad: int, num_skipped: int, step: int, onset: int) -> Triage
 def _follow(
     losses: Losses,
     facts: Triage,
+    gained: Progress,
     steps: NDArray[np.int64],
     values: Floats,
     excess: Floats,
@@ -182,7 +203,7 @@ def _follow(
         verdict: Verdict = "recovering" if has_moved else "unmoved"
         return replace(facts, verdict=verdict, remaining=0.0, most=0.0, reasons=(how,))
     where = f"{where}: {now / noise:.1f}x its noise ({noise:.3g}) above, peak {peak / noise:.1f}x"
-    where = f"{where}; {min(1.0, now / facts.progress):.0%} of the run's progress is lost"
+    where = f"{where}; {gained.share(now):.0%} of the run's progress is lost"
     if len(excess) < LAST:
         return replace(facts, reasons=(where, f"too early to judge: {len(excess)} steps since"))
     high = as_of(losses, facts.level + now, began)
@@ -195,7 +216,7 @@ def _follow(
             excess=excess,
             level=facts.level,
             noise=noise,
-            progress=facts.progress,
+            progress=gained,
             age=facts.step - began + 1,
             horizon=num_ahead,
         )

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 import caboose
 from caboose.observe.activations import WINDOW
 from caboose.observe.opaque import OPAQUE
-from caboose.observe.weights import Fingerprint
+from caboose.observe.weights import PART, Fingerprint
 from caboose.tensors.subsample import BINS, LOWEST, histogram, sample, zero_fraction
 from caboose_wire import Hello, StepReport
 from support.collector import Collector
@@ -242,6 +242,17 @@ def test_one_flipped_bit_anywhere_changes_the_fingerprint(dtype: torch.dtype) ->
         assert (changed_layers != layers).nonzero().flatten().tolist() == [number]
         bits[where] ^= 1 << bit
     assert torch.equal(prints.take()[0], whole)
+
+
+@pytest.mark.parametrize("num", [PART - 1, PART, PART + 1, 3 * PART + 5])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_large_layer_has_the_fingerprint_of_its_whole_sum(dtype: torch.dtype, num: int) -> None:
+    """It is summed in parts, which must not change what other versions of the agent report."""
+    layer = torch.randn(num).to(dtype)
+    folded = Fingerprint([layer]).take()[1]
+    whole = layer.view({2: torch.int16, 4: torch.int32}[layer.element_size()]).sum(dtype=torch.int64)
+
+    assert folded.tolist() == [int((whole ^ (whole >> 24) ^ (whole >> 48)) & 0xFFFFFF)]
 
 
 def test_only_a_parameters_own_elements_enter_the_fingerprint() -> None:

@@ -56,7 +56,7 @@ def test_the_oldest_snapshot_has_nothing_to_compare_its_moments_with() -> None:
     run = a_run()
     train(run, range(1, 6))
     assert run[3].pin(5) == ""
-    run[3]._inspector.close(5.0)
+    assert wait_until(lambda: run[3]._verified is not None, 5)
     assert run[3].moments_growth is None
     run[3].close()
 

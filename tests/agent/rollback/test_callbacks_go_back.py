@@ -63,15 +63,24 @@ class Orders:
 # Lightning would like worker processes, and still asks torch for a class that torch 2.13 has deprecated.
 @pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
 @pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning")
-def test_a_lightning_run_goes_back(listening: Collector, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("skip", "first", "second"), [(2, [*range(15), 17, 18, 19], [*range(20)]), (8, [*range(15), 19], [*range(4, 20)])]
+)
+def test_a_lightning_run_goes_back_and_skips_batches(
+    listening: Collector, tmp_path: Path, skip: int, first: list[int], second: list[int]
+) -> None:
+    """Skipped batches count as done, and an epoch ends with its last batch: with its validation and its schedule."""
     lightning = pytest.importorskip("lightning.pytorch")
     from caboose.lightning import CabooseCallback
 
-    orders = Orders(listening)
+    orders, given, validated = Orders(listening, skip=skip), [], []
 
     class Told(lightning.Callback):  # type: ignore[misc, name-defined]  # imported at run time
         def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
             orders.after(trainer.global_step, pl_module)
+
+        def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+            validated.append((trainer.current_epoch, trainer.global_step))
 
     class Task(lightning.LightningModule):  # type: ignore[misc, name-defined]  # as above
         def __init__(self) -> None:
@@ -79,6 +88,10 @@ def test_a_lightning_run_goes_back(listening: Collector, tmp_path: Path) -> None
             self.network = torch.nn.Linear(4, 1)
 
         def training_step(self, batch: Any, index: int) -> Any:
+            given.append((index, tuple(batch[0][:, 0].tolist())))
+            return self.network(batch[0]).pow(2).mean()
+
+        def validation_step(self, batch: Any, index: int) -> Any:
             return self.network(batch[0]).pow(2).mean()
 
         def configure_optimizers(self) -> Any:
@@ -87,11 +100,13 @@ def test_a_lightning_run_goes_back(listening: Collector, tmp_path: Path) -> None
             by_epoch = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
             return [optimizer], [{"scheduler": by_step, "interval": "step"}, by_epoch]
 
-    data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(80, 4)), batch_size=4)
+    samples = torch.utils.data.TensorDataset(torch.randn(80, 4))
+    data = torch.utils.data.DataLoader(samples, batch_size=4)  # an epoch of 20 steps
     trainer = lightning.Trainer(
         accelerator="cpu",
         devices=1,
-        max_epochs=1,
+        max_epochs=2,
+        num_sanity_val_steps=0,
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
@@ -99,9 +114,13 @@ def test_a_lightning_run_goes_back(listening: Collector, tmp_path: Path) -> None
         default_root_dir=tmp_path,
         callbacks=[CabooseCallback(job="train", endpoint=listening.endpoint, **AUTO), Told()],
     )
-    trainer.fit(Task(), data)
+    trainer.fit(Task(), data, torch.utils.data.DataLoader(samples, batch_size=40))
     orders.check()
     assert trainer.optimizers[0].param_groups[0]["lr"] == pytest.approx(0.005), "whatever its two schedules do next"
+    assert [m.can_skip for m in listening.messages if isinstance(m, Holdings)][-1]
+    assert [index for index, _ in given] == [*first, *second]
+    assert len({sample for _, batch in given[: len(first)] for sample in batch}) == 4 * len(first)
+    assert validated == [(0, len(first)), (1, len(first) + len(second))]
 
 
 def test_a_run_of_the_hugging_face_trainer_goes_back_and_skips_batches(listening: Collector, tmp_path: Path) -> None:

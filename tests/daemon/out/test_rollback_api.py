@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from caboose_daemon.cli import caboose
+from caboose_wire.expectation import MARGIN_STEPS
 from support.http import http
 from support.obedient import Obedient, obedient_ranks
 from support.processes import DaemonProcess, running_daemon, wait_until
@@ -204,7 +205,7 @@ def test_weights_that_are_lost_bring_the_run_back_by_itself(own: tuple[DaemonPro
     done = outcome(daemon, 1, "committed")
 
     assert (done["trigger"], done["mode"], done["triage"]["verdict"]) == ("train/1", "auto", "diverging")
-    assert done["target"] <= onset - 10
+    assert done["target"] <= onset - MARGIN_STEPS
     assert {step for step, _ in job.acted} == {done["boundary"]}
     assert any(terms.is_holding for terms in job.terms), "and meanwhile no snapshots are taken"
     incident = wait_until(lambda: _overcome(daemon), 20)

@@ -12,6 +12,7 @@ from caboose_daemon.incidents.incident import Acknowledgement
 from caboose_daemon.jobs.pipeline import ABANDONED_SECONDS
 from caboose_daemon.rollback.requests import ManualRequest
 from caboose_wire import Ack, Event, Held, Holdings, PlanRequest, Scaler
+from caboose_wire.expectation import MARGIN_STEPS
 from support.guarded import Guarded, guarded
 from support.ranks import a_hello
 from support.seeds import first_of
@@ -673,3 +674,40 @@ def test_holdings_of_far_snapshots_are_used_when_the_near_ones_are_too_young() -
     run.snapshots.insert(0, Held(40, 40, 0.0, is_far=True))
     run.tell_holdings()
     assert lost(run, 8).decisions[0].target == 40
+
+
+def test_a_snapshot_taken_two_steps_before_a_jump_is_used() -> None:
+    """Where the loss jumps, its beginning is known to the step."""
+    run = lost(guarded(rollback={"margin_steps": MARGIN_STEPS}).healthy(102), 8)
+
+    assert run.decisions[0].target == 100
+
+
+def test_of_a_slow_rise_the_snapshot_is_used_from_before_it_could_be_seen() -> None:
+    run = guarded(every=5, keep=24, rollback={"margin_steps": MARGIN_STEPS}).healthy(200)
+    batches = 0.02 * np.random.default_rng(1).standard_normal(150)
+    run.losses(*(2.0 + 0.01 * 1.06 ** np.arange(150) + batches))
+
+    decision = run.decisions[0]
+    assert decision.triage is not None
+    assert decision.target is not None
+    assert decision.triage.rose_for > 20
+    assert decision.target <= 200, "not one from when the damage was in the noise"
+    assert decision.target >= 170, "and none from long before"
+
+
+def test_a_rise_that_comes_back_after_a_rollback_is_dated_before_its_target() -> None:
+    """Its level is the one from before the snapshot, so an older snapshot is used at once, and nothing is unknown."""
+    run = guarded(every=10, keep=8, rollback={"margin_steps": MARGIN_STEPS}).healthy(200)
+    run.losses(*[2.02] * 15)
+    lost(run, 8)
+    first = run.committed[0]
+    assert first.target == 210, "the fault began at step 201, hidden in the noise"
+
+    run.losses(*(2.02 + 0.1 * 1.3 ** np.arange(24)))
+
+    second = run.committed[1]
+    assert second.triage is not None
+    assert second.triage.level == pytest.approx(2.0, abs=0.03)
+    assert second.rung == 2
+    assert (second.target or 0) < 210

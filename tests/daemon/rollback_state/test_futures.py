@@ -7,6 +7,7 @@ import pytest
 
 from caboose_daemon.rollback_state.future_kinds import Raised
 from caboose_daemon.rollback_state.futures import Futures, foresee, horizon
+from caboose_daemon.rollback_state.progress import Progress
 from caboose_daemon.rollback_state.run_start import START_LOSSES, RunStart
 
 LEVEL, NOISE, PROGRESS = 2.0, 0.02, 2.0
@@ -16,7 +17,7 @@ def raised(heights: np.ndarray, *, seed: int = 0, ahead: float = 1000.0, progres
     """Heights above the level, with the scatter of single steps."""
     scattered = heights + NOISE * np.random.default_rng(seed).standard_normal(len(heights))
     steps = np.arange(500, 500 + len(heights), dtype=np.int64)
-    return Raised(steps, scattered, LEVEL, NOISE, progress, len(heights), ahead)
+    return Raised(steps, scattered, LEVEL, NOISE, Progress.known(progress), len(heights), ahead)
 
 
 def foreseen(heights: np.ndarray, **settings: float) -> Futures:

@@ -28,7 +28,7 @@ def losses(
 
 def judged(after: Sequence[float], **settings: float) -> Triage:
     run = losses(after, **settings)
-    return judge(run, 201)
+    return judge(run, 201, start=2.0 * LEVEL)
 
 
 def test_a_loss_that_did_not_leave_its_level_is_unmoved() -> None:
