@@ -247,7 +247,7 @@ def _journal() -> list[Panel]:
             Curve(gauge("caboose_store_backlog_rows", operator="sum"), "rows that PostgreSQL lacks"),
             unit="none",
             about="Failed writes to the journal, rows dropped, refused or set aside, and rows that the common"
-            " PostgreSQL does not have yet. 0 is normal; a row that was dropped, refused or set aside is a gap in the history.",
+            " PostgreSQL does not have yet. 0 is normal; a row dropped, refused or set aside is a gap in the history.",
             steps=((1, PAGED),),
             is_counted=True,
             least=0,
