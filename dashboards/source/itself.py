@@ -133,7 +133,7 @@ def _ingest() -> list[Panel]:
             is_open_ended=True,
             least=0,
             about="Messages refused and HTTP connections dropped per second, by reason. 0 is normal.",
-            rules=("CabooseMessagesRefused",),
+            rules=("CabooseMessagesRefused", "CabooseRelayDropping"),
         ),
         curves(
             "Caught errors, jobs in quarantine",

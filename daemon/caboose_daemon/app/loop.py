@@ -17,6 +17,7 @@ from the other ranks.
 
 import contextlib
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -45,6 +46,9 @@ logger = logging.getLogger("caboose.daemon")
 POLL_MS = 100
 MAX_PER_TURN = 500
 """Messages, each report of a message counted."""
+TAKE_SECONDS = 0.004
+"""For so long messages are read in a turn while a job has more steps waiting than its share: the verdicts on its
+neighbours wait for the turn."""
 REST_SECONDS = 0.002
 """Pause after a turn that read all messages: thousands of ranks then share a turn, and what it costs."""
 MAX_BEHIND_SECONDS = 60.0
@@ -133,7 +137,7 @@ class Loop:
             self._rope.send(b"\0")
 
     def _turn(self) -> None:
-        ready = dict(self._poller.poll(POLL_MS))
+        ready = dict(self._poller.poll(0 if self._pipeline.is_crowded else POLL_MS))
         start = time.perf_counter()
         if self._bell.fileno() in ready:
             with contextlib.suppress(BlockingIOError):
@@ -169,7 +173,7 @@ class Loop:
                     self._command(item)
             self._send_bundles()
             self._state.turn_seconds = time.perf_counter() - start
-        if self._socket in ready and not self._state.behind_seconds:
+        if self._socket in ready and not (self._state.behind_seconds or self._pipeline.is_crowded):
             self._stopping.wait(REST_SECONDS)
 
     def _note_behind(self, now: float) -> float:
@@ -248,8 +252,9 @@ class Loop:
 
     def _take(self, now: float) -> None:
         last = self._receiver.num_applied + MAX_PER_TURN
+        until = time.perf_counter() + (TAKE_SECONDS if self._pipeline.is_crowded else math.inf)
         for _ in range(MAX_PER_TURN):
-            if self._receiver.num_applied >= last:
+            if self._receiver.num_applied >= last or time.perf_counter() >= until:
                 return
             try:
                 received = self._connections.receive()
