@@ -13,6 +13,7 @@ With `jobs` in the plan each node is a job of its own. With `ends` the ranks sen
 
 import json
 import random
+import select
 import sys
 import time
 from typing import Any
@@ -99,6 +100,17 @@ class Swarm:
             while socket.poll(0):
                 if isinstance(decode(socket.recv_multipart()), HelloRequest):
                     socket.send_multipart(encode(self.hello(self.ranks[socket])))
+
+    def wait(self) -> str:
+        """The line that starts the run; until then the ranks live, so that one that had to wait is admitted."""
+        next_heartbeat = time.time() + HEARTBEAT_SECONDS
+        while not select.select([sys.stdin], [], [], 0.05)[0]:
+            self.answer()
+            if time.time() >= next_heartbeat:
+                next_heartbeat = time.time() + HEARTBEAT_SECONDS
+                for socket in self.ranks:
+                    self.send(socket, encode(Heartbeat(step=0)))
+        return sys.stdin.readline()
 
     def run(self) -> None:
         """Every step at its time, the ranks spread over `spread` seconds."""
@@ -188,7 +200,7 @@ def main() -> int:
     swarm.introduce()
     sys.stdout.write("introduced\n")
     sys.stdout.flush()
-    plan["start"] = float(sys.stdin.readline())
+    plan["start"] = float(swarm.wait())
     swarm.run()
     sys.stdout.write(json.dumps({"num_dropped": swarm.num_dropped}) + "\n")
     sys.stdout.flush()
