@@ -2,6 +2,7 @@
 
     python bench/neighbours.py                   500 jobs of 8 ranks (about four minutes)
     python bench/neighbours.py --quick           64 jobs
+    python bench/neighbours.py --only virtual    the lag alone, in virtual time: on a machine with other work
 
 Design
 ------
@@ -30,12 +31,13 @@ from ingest import cpu_of, memory_of, number, play, swarm
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
+from neighbours_virtual import FLOOD_SECONDS, measure
+
 from support.processes import DaemonProcess, running_daemon, wait_until
 
 RANKS = 8
 LISTENED = 16
-FLOOD_SECONDS = 0.0005
-"""Between two steps of the job that floods."""
+HEAD = "| | steps | lag p50 / p95 / max, ms | daemon busy, one core |\n|---|---:|---:|---:|"
 
 
 class Listening:
@@ -168,17 +170,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--layers", type=int, default=64)
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--step-seconds", type=float, default=5.0)
-    parser.add_argument("--only", choices=("lag",), help="not what jobs leave in memory")
+    parser.add_argument("--only", choices=("lag", "virtual"), help="one part")
     parser.add_argument("--quick", action="store_true", help="64 jobs, 8 steps of 2 s")
     options = parser.parse_args(arguments)
     if options.quick:
         options.jobs, options.steps, options.step_seconds = 64, 8, 2.0
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    if options.only == "virtual":
+        print(f"{options.jobs} jobs of {RANKS} ranks, a step every {options.step_seconds:g} s, virtual time\n{HEAD}")
+        for name, (lags, busy) in measure(
+            options.jobs, options.step_seconds, options.steps // 2, options.layers
+        ).items():
+            show(name, lags, busy)
+        return 0
     with tempfile.TemporaryDirectory() as home, running_daemon(Path(home)) as daemon:
         sizes = {"idle": memory_of(daemon.process.pid)}
         print(f"{options.jobs} jobs of {RANKS} ranks, a step every {options.step_seconds:g} s\n")
-        print("| | steps | lag p50 / p95 / max, ms | daemon busy, one core |\n|---|---:|---:|---:|", flush=True)
+        print(HEAD, flush=True)
         with_flood(daemon, options)
         if options.only:
             return 0

@@ -46,9 +46,6 @@ logger = logging.getLogger("caboose.daemon")
 POLL_MS = 100
 MAX_PER_TURN = 500
 """Messages, each report of a message counted."""
-TAKE_SECONDS = 0.004
-"""For so long messages are read in a turn while a job has more steps waiting than its share: the verdicts on its
-neighbours wait for the turn."""
 REST_SECONDS = 0.002
 """Pause after a turn that read all messages: thousands of ranks then share a turn, and what it costs."""
 MAX_BEHIND_SECONDS = 60.0
@@ -98,6 +95,9 @@ class Loop:
         self._poller.register(self._connections.monitor, zmq.POLLIN)
         self._read_until = 0.0
         """When no message was left to read for the last time."""
+        self._judging_seconds = 0.0
+        """Of the last turn. While a job has more steps waiting than its share, messages are read for as long: the
+        verdicts on its neighbours wait for the end of the turn."""
         self._next_log = 0.0
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="caboose-loop")
@@ -159,7 +159,9 @@ class Loop:
                 self._receiver.forget([rank for peer in revoked for rank in (peer, *self._relays.closed(peer))], now)
             for peer, message in self._receiver.advance(now):
                 self._send(peer, message, now)
+            began = time.perf_counter()
             self._pipeline.advance(now, self._step_aside, read_until=read_until)
+            self._judging_seconds = time.perf_counter() - began
             for job, terms in self._policy.advance(now, self._step_aside):
                 with self._state.guard.watch("send", job, now):
                     self._send_all(job, encode(terms))
@@ -252,7 +254,7 @@ class Loop:
 
     def _take(self, now: float) -> None:
         last = self._receiver.num_applied + MAX_PER_TURN
-        until = time.perf_counter() + (TAKE_SECONDS if self._pipeline.is_crowded else math.inf)
+        until = time.perf_counter() + (self._judging_seconds if self._pipeline.is_crowded else math.inf)
         for _ in range(MAX_PER_TURN):
             if self._receiver.num_applied >= last or time.perf_counter() >= until:
                 return

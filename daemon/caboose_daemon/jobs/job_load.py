@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 logger = logging.getLogger("caboose.daemon")
 
-SLICE_SECONDS = 0.004
+SLICE_SECONDS = 0.001
 FULL_STEPS = 1500
 LOW_STEPS = 500
 LOG_SECONDS = 60.0
