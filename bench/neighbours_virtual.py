@@ -27,11 +27,11 @@ AHEAD = 16
 
 
 class Connection:
-    """What one rank has sent: the time of each arrival, and the message."""
+    """What one rank has sent and the daemon has not read."""
 
     def __init__(self, peer: bytes, job: str) -> None:
         self.peer, self.job = peer, job
-        self.waiting: deque[tuple[float, list[bytes]]] = deque()
+        self.waiting: deque[list[bytes]] = deque()
 
 
 class Virtual:
@@ -44,7 +44,12 @@ class Virtual:
         self.lags: list[tuple[float, float]] = []
         """When a step of a neighbour was judged, and how late."""
         self._newest: dict[tuple[str, int], float] = {}
-        self._judged: dict[str, int] = {}
+        self._unjudged: dict[str, int] = {}
+        """Jobs of which messages were read, and the step that was judged before."""
+        self._coming: deque[tuple[float, Connection, list[bytes]]] = deque()
+        """What the neighbours will send, in the order of time."""
+        self._ready: dict[bytes, Connection] = {}
+        """Connections with something to read."""
         self._connections = []
         for number in range(num_jobs * RANKS_PER_NODE):
             peer, hello = b"%d" % number, swarm.hello(number)
@@ -60,7 +65,7 @@ class Virtual:
         connection = self._connections[number]
         report = self._swarm.report(number % RANKS_PER_NODE, step)
         report = msgspec.structs.replace(report, time=at)
-        connection.waiting.append((at, [bytes(frame) for frame in encode(report)]))
+        self._coming.append((at, connection, [bytes(frame) for frame in encode(report)]))
         key = (connection.job, step)
         self._newest[key] = max(at, self._newest.get(key, 0.0))
 
@@ -70,7 +75,8 @@ class Virtual:
             self._flood_step += 1
             for rank, connection in enumerate(self._flood):
                 frames = [bytes(frame) for frame in encode(self._swarm.report(rank, self._flood_step))]
-                connection.waiting.append((self.now, frames))
+                connection.waiting.append(frames)
+                self._ready[connection.peer] = connection
 
     def run(self, end: float, flood_since: float = math.inf) -> float:
         """Turns until this time; how much of it the daemon was busy."""
@@ -88,20 +94,30 @@ class Virtual:
 
     def _rest(self, end: float, *, is_flooded: bool) -> None:
         """Until the next message, where none is left."""
-        arrivals = [connection.waiting[0][0] for connection in self._connections if connection.waiting]
-        if not any(at <= self.now for at in arrivals):
+        self._arrive()
+        if not self._ready:
             rested = self.now + loop.REST_SECONDS
-            self.now = rested if is_flooded else max(rested, min([*arrivals, end]))
+            coming = self._coming[0][0] if self._coming else end
+            self.now = rested if is_flooded else max(rested, min(coming, end))
+
+    def _arrive(self) -> None:
+        """What was sent until now can be read."""
+        while self._coming and self._coming[0][0] <= self.now:
+            _, connection, frames = self._coming.popleft()
+            connection.waiting.append(frames)
+            self._ready[connection.peer] = connection
 
     def _turn(self) -> float:
-        ready = [c for c in self._connections if c.waiting and c.waiting[0][0] <= self.now]
+        self._arrive()
         began, num = time.thread_time(), 0
         most = self._judging_seconds if self._core.pipeline.is_crowded else math.inf
-        while ready and num < loop.MAX_PER_TURN and time.thread_time() - began < most:
-            for connection in ready:
-                self._core.receiver.handle(connection.peer, connection.waiting.popleft()[1], self.now)
+        while self._ready and num < loop.MAX_PER_TURN and time.thread_time() - began < most:
+            for connection in list(self._ready.values()):
+                self._unjudged.setdefault(connection.job, -1)
+                self._core.receiver.handle(connection.peer, connection.waiting.popleft(), self.now)
                 num += 1
-            ready = [c for c in ready if c.waiting and c.waiting[0][0] <= self.now]
+                if not connection.waiting:
+                    del self._ready[connection.peer]
         before = time.thread_time()
         self._core.pipeline.advance(self.now)
         self._judging_seconds = time.thread_time() - before
@@ -109,11 +125,14 @@ class Virtual:
         return time.thread_time() - began
 
     def _note(self) -> None:
-        for job in self._core.state.jobs.values():
-            if job.recent and job.recent[-1].step != self._judged.get(job.name):
-                step = self._judged[job.name] = job.recent[-1].step
-                if (job.name, step) in self._newest:
-                    self.lags.append((self.now, self.now - self._newest[job.name, step]))
+        for name, before in list(self._unjudged.items()):
+            job = self._core.state.jobs[name]
+            if job.recent and job.recent[-1].step != before:
+                step = self._unjudged[name] = job.recent[-1].step
+                if (name, step) in self._newest:
+                    self.lags.append((self.now, self.now - self._newest.pop((name, step))))
+                if job.attempt is not None and not job.attempt.aligner.is_open:
+                    del self._unjudged[name]
 
 
 def measure(num_jobs: int, step_seconds: float, steps: int, layers: int) -> dict[str, tuple[list[float], float]]:
