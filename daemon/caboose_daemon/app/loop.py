@@ -4,10 +4,10 @@ Design
 ------
 One turn: HTTP writes, the messages that arrived (bounded, so that timers also run under load), the timers, then the
 live updates, and only then commands, so every sent command is in the journal, on disk. After it the loop rests for two
-milliseconds, unless messages wait: a turn costs a tenth of one, and thousands of ranks report one by one. While
-messages wait, time stands still for deadlines and silent ranks. The loop holds the state's lock
-while it changes the state and commits before it releases it, so that nobody reads what a kill would lose. Between two
-messages or jobs it lets those in who wait (`_step_aside`): a reader or an HTTP write waits for one of them at most.
+to ten milliseconds, unless messages wait: a turn costs as much as several reports, and many ranks report one by one.
+While messages wait, time stands still for deadlines and silent ranks. The loop holds the state's lock while it changes
+the state and commits before it releases it, so that nobody reads what a kill would lose. Between two messages or jobs
+it lets those in who wait (`_step_aside`): a reader or an HTTP write waits for one of them at most.
 Updates that could not be committed (a full disk) are posted with `"is_committed": false`: watching goes on.
 
 The socket is MANDATORY, so a reply to a peer that is gone is an error here and not a silent loss; a reply that cannot
@@ -47,7 +47,10 @@ POLL_MS = 100
 MAX_PER_TURN = 500
 """Messages, each report of a message counted."""
 REST_SECONDS = 0.002
-"""Pause after a turn that read all messages: thousands of ranks then share a turn, and what it costs."""
+"""Pause after a turn that read all messages: the ranks then share a turn, and what it costs."""
+REST_PER_RANK = 20e-6
+MAX_REST_SECONDS = 0.01
+"""Of 500 ranks and more that report one by one: a turn costs as much as the reports of several."""
 MAX_BEHIND_SECONDS = 60.0
 """Messages that wait for longer than this do not keep ranks from being found late or silent."""
 LATE_SECONDS = 5.0
@@ -145,9 +148,10 @@ class Loop:
         if self._connections.monitor in ready:
             self._connections.note_events(time.monotonic())
         self._perform_writes()
+        began_to_read = self._clock()
         if self._socket in ready:
             with self._holding():
-                self._take(self._clock())
+                self._take(began_to_read)
         with self._holding():
             now = self._clock()
             if self._socket not in ready:
@@ -175,8 +179,14 @@ class Loop:
                     self._command(item)
             self._send_bundles()
             self._state.turn_seconds = time.perf_counter() - start
-        if self._socket in ready and not (self._state.behind_seconds or self._pipeline.is_crowded):
-            self._stopping.wait(REST_SECONDS)
+        if self._socket in ready and self._read_until >= began_to_read and not self._pipeline.is_crowded:
+            self._stopping.wait(self._rest_seconds)
+
+    @property
+    def _rest_seconds(self) -> float:
+        """Relays bring the reports of many ranks together already."""
+        num_ranks = self._state.num_peers - self._state.relays.num_ranks
+        return min(MAX_REST_SECONDS, max(REST_SECONDS, REST_PER_RANK * num_ranks))
 
     def _note_behind(self, now: float) -> float:
         """The time until which all messages have been read; a daemon that cannot keep up is logged as such."""
