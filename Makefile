@@ -13,7 +13,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long test-rest test-torch lint types contracts docs docs-site dashboards pictures screenshots deploy wheel-test soak crash-points fuzz bench-overhead bench-detection bench-power bench-metamorphic bench-leave-one-out bench-drawn bench-rules bench-ingest bench-relays bench-snapshots bench-gate bench-rollback bench-regret bench-regret-real bench-page bench-stream bench-verify bench-randomised drills chaos tools clean bench-restore
+.PHONY: help setup demo test test-long test-rest test-torch lint types contracts docs docs-site dashboards pictures screenshots deploy wheel-test soak crash-points fuzz bench-overhead bench-detection bench-power bench-metamorphic bench-leave-one-out bench-drawn bench-rules bench-ingest bench-relays bench-snapshots bench-gate bench-rollback bench-regret bench-regret-real bench-page bench-stream bench-verify bench-randomised drills chaos tools clean bench-restore bench-neighbours
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -145,6 +145,9 @@ bench-ingest: setup ## what a report costs the daemon, at 64 to 2,048 ranks on r
 
 bench-relays: setup ## what relays save and cost: bytes, messages, CPU; 65,536 ranks in virtual time (about ten minutes; ARGS=--quick)
 	@$(BIN)/python bench/relays.py $(ARGS)
+
+bench-neighbours: setup ## what a job that floods the daemon costs the others; memory after jobs (about five minutes; ARGS=--quick)
+	@$(BIN)/python bench/neighbours.py $(ARGS)
 
 bench-snapshots: setup ## what a snapshot and the way back cost, beside a memcpy and a step (ARGS=--quick for a short look)
 	@$(BIN)/python bench/snapshots.py $(ARGS)

@@ -34,11 +34,14 @@ from support.processes import DaemonProcess, clean_environment, running_daemon, 
 
 JOB = "swarm"
 PER_PROCESS = 1024
+LOOP = 2
+"""The threads of a daemon in the order of their start: the main thread, the retention, the receiving loop, HTTP's."""
 SWARM = Path(__file__).with_name("ingest_swarm.py")
 TICK = os.sysconf("SC_CLK_TCK")
 HEADINGS = (
     "ranks",
     "us per report",
+    "of it the loop",
     "x floor",
     "floor, us",
     "ZeroMQ's threads, us (floor)",
@@ -69,27 +72,28 @@ while True:
 
 @dataclass(frozen=True)
 class Cpu:
-    """CPU seconds of a process so far: its own threads, and those of ZeroMQ."""
+    """CPU seconds of a process so far: its own threads, of them the receiving loop, and those of ZeroMQ."""
 
     own: float
     io: float
+    loop: float = 0.0
 
     def __sub__(self, other: "Cpu") -> "Cpu":
-        return Cpu(self.own - other.own, self.io - other.io)
+        return Cpu(self.own - other.own, self.io - other.io, self.loop - other.loop)
 
 
 def cpu_of(pid: int) -> Cpu:
     """Of the process as the kernel counts it."""
-    own = io = 0.0
-    for task in Path(f"/proc/{pid}/task").iterdir():
+    own, io = [], 0.0
+    for task in sorted(Path(f"/proc/{pid}/task").iterdir(), key=lambda task: int(task.name)):
         text = (task / "stat").read_text()
         name, fields = text[text.index("(") + 1 : text.rindex(")")], text[text.rindex(")") + 2 :].split()
         seconds = (int(fields[11]) + int(fields[12])) / TICK
         if name.startswith("ZMQ"):
             io += seconds
         else:
-            own += seconds
-    return Cpu(own, io)
+            own.append(seconds)
+    return Cpu(sum(own), io, own[LOOP] if len(own) > LOOP else 0.0)
 
 
 def memory_of(pid: int) -> int:
@@ -200,6 +204,7 @@ def measure(num_ranks: int, options: argparse.Namespace) -> dict[str, Any]:
             return {
                 "ranks": num_ranks,
                 "own": used.own / num_reports * 1e6,
+                "loop": used.loop / num_reports * 1e6,
                 "io": used.io / num_reports * 1e6,
                 "floor": bare.own / num_reports * 1e6,
                 "floor_io": bare.io / num_reports * 1e6,
@@ -259,7 +264,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         row = measure(num_ranks, options)
         lag = row["lag"] or [0.0]
         print(
-            f"| {num_ranks:,} | {row['own']:.1f} | {row['own'] / row['floor']:.2f} | {row['floor']:.1f} "
+            f"| {num_ranks:,} | {row['own']:.1f} | {row['loop']:.1f} "
+            f"| {row['own'] / row['floor']:.2f} | {row['floor']:.1f} "
             f"| {row['io']:.1f} ({row['floor_io']:.1f}) | {100 * row['busy']:.1f} % "
             f"| {1e3 * lag[len(lag) // 2]:.0f} / {1e3 * lag[-1]:.0f} | {row['storm']:.2f} / {row['admitted']:.1f} "
             f"| {row['bytes'] / 1024:.0f} | {row['lost']}, {row['incomplete']:.0f} |",

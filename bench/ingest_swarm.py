@@ -8,10 +8,12 @@ One process for several hundred ranks, one thread. Reports are like an agent's: 
 layers at every step, on sampled steps also what `rules.Workload` has for them. A step's arrays are made once and shared
 by the ranks, so that the swarm costs less than the daemon that is measured. With `endpoints` in the plan each node
 reports to one of them, and the ranks of a node one after the other, as a collective at the end of a step makes them.
+With `jobs` in the plan each node is a job of its own. With `ends` the ranks send a Bye after the last step.
 """
 
 import json
 import random
+import select
 import sys
 import time
 from typing import Any
@@ -21,6 +23,7 @@ import zmq
 
 from caboose_wire import (
     Batch,
+    Bye,
     Group,
     Heartbeat,
     Hello,
@@ -61,15 +64,22 @@ class Swarm:
         self.modules = tuple(Module(name=f"model.layers.{i}", kind="GELU", num_units=1024) for i in range(num // 2))
         self.num_dropped = 0
 
-    def hello(self, rank: int) -> Hello:
-        """What rank `rank` introduces itself with."""
+    def place(self, number: int) -> tuple[str, int]:
+        """The job of a rank, and its number there."""
+        if not self.plan.get("jobs"):
+            return self.plan["job"], number
+        return f"{self.plan['job']}-{number // RANKS_PER_NODE}", number % RANKS_PER_NODE
+
+    def hello(self, number: int) -> Hello:
+        """What a rank introduces itself with."""
+        job, rank = self.place(number)
         return Hello(
-            job=self.plan["job"],
+            job=job,
             rank=rank,
             world=self.plan["world"],
-            host=f"node{rank // RANKS_PER_NODE}",
-            pid=1000 + rank,
-            incarnation=f"incarnation-{rank}",
+            host=f"node{number // RANKS_PER_NODE}",
+            pid=1000 + number,
+            incarnation=f"incarnation-{number}",
             launch="launch-1",
             layers=self.layers,
             groups=(Group(name="0", optimizer="AdamW", settings={"lr": 3e-4}),),
@@ -91,11 +101,22 @@ class Swarm:
                 if isinstance(decode(socket.recv_multipart()), HelloRequest):
                     socket.send_multipart(encode(self.hello(self.ranks[socket])))
 
+    def wait(self) -> str:
+        """The line that starts the run; until then the ranks live, so that one that had to wait is admitted."""
+        next_heartbeat = time.time() + HEARTBEAT_SECONDS
+        while not select.select([sys.stdin], [], [], 0.05)[0]:
+            self.answer()
+            if time.time() >= next_heartbeat:
+                next_heartbeat = time.time() + HEARTBEAT_SECONDS
+                for socket in self.ranks:
+                    self.send(socket, encode(Heartbeat(step=0)))
+        return sys.stdin.readline()
+
     def run(self) -> None:
         """Every step at its time, the ranks spread over `spread` seconds."""
         plan, draw = self.plan, random.Random(self.first)  # noqa: S311 - an order
         ranks = list(self.ranks.items())
-        together = RANKS_PER_NODE if plan.get("endpoints") else 1
+        together = RANKS_PER_NODE if plan.get("endpoints") or plan.get("jobs") else 1
         nodes = [ranks[at : at + together] for at in range(0, len(ranks), together)]
         next_heartbeat = time.time() + HEARTBEAT_SECONDS
         for step in range(1, plan["steps"] + 1):
@@ -106,12 +127,14 @@ class Swarm:
                 wait = begins + plan["spread"] * number / len(order) - time.time()
                 if wait > 0.002:
                     time.sleep(wait)
-                self.send(socket, encode(self.report(rank, step)))
+                self.send(socket, encode(self.report(self.place(rank)[1], step)))
             self.answer()
             if time.time() >= next_heartbeat:
                 next_heartbeat = time.time() + HEARTBEAT_SECONDS
                 for socket, _ in order:
                     self.send(socket, encode(Heartbeat(step=step)))
+        for socket in self.ranks if plan.get("ends") else ():
+            socket.send_multipart(encode(Bye(step=plan["steps"])))
 
     def send(self, socket: "zmq.Socket[bytes]", frames: list[bytes]) -> None:
         try:
@@ -177,7 +200,7 @@ def main() -> int:
     swarm.introduce()
     sys.stdout.write("introduced\n")
     sys.stdout.flush()
-    plan["start"] = float(sys.stdin.readline())
+    plan["start"] = float(swarm.wait())
     swarm.run()
     sys.stdout.write(json.dumps({"num_dropped": swarm.num_dropped}) + "\n")
     sys.stdout.flush()

@@ -18,6 +18,8 @@ tests)
     command -v systemd-analyze >/dev/null 2>&1 || missing="$missing systemd"
     command -v victoria-metrics >/dev/null 2>&1 || missing="$missing victoria-metrics"
     command -v chromium >/dev/null 2>&1 || missing="$missing chromium"
+    set -- /usr/lib/postgresql/*/bin/initdb # Debian's servers are not in the path
+    command -v initdb >/dev/null 2>&1 || [ -x "$1" ] || missing="$missing postgresql"
     command -v kubectl >/dev/null 2>&1 || missing="$missing kubernetes-client"
     ;;
 esac

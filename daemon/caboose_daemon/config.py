@@ -15,6 +15,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from urllib.parse import parse_qs, urlsplit
 
 from caboose_daemon.rollback_state.settings import RollbackConfig
 from caboose_daemon.rules import RULES
@@ -24,7 +25,7 @@ from caboose_wire.endpoints import DEFAULT_ENDPOINT, DEFAULT_HTTP, split_http, s
 S = TypeVar("S")
 Tables = Mapping[str, Mapping[str, Any]]
 """Thresholds set explicitly, by rule."""
-SECTIONS = ("daemon", "journal", "alignment", "metrics", "otlp", "grafana", "export", "rollback", "fleet")
+SECTIONS = ("daemon", "journal", "alignment", "metrics", "otlp", "grafana", "export", "rollback", "store", "fleet")
 """Sections besides the rules; changing them takes a restart."""
 
 
@@ -173,6 +174,29 @@ class GrafanaConfig:
 
 
 @dataclass(frozen=True)
+class StoreConfig:
+    """`[store]`: a PostgreSQL for the history of several daemons, beside the journal. Needs the extra `postgres`."""
+
+    postgres: str = ""
+    """Address, postgresql://user@host:port/database. Empty: nothing is sent."""
+    password_file: str = ""
+    """File with the password. Empty: libpq's own ways apply, such as ~/.pgpass or PGPASSWORD."""
+
+    def __post_init__(self) -> None:
+        if not self.postgres:
+            return
+        try:
+            parts = urlsplit(self.postgres)
+            secret = parts.password or "password" in parse_qs(parts.query)
+        except ValueError:
+            raise ValueError("postgres: not an address; expected postgresql://user@host:port/database") from None
+        if parts.scheme not in ("postgresql", "postgres"):
+            raise ValueError("postgres: expected postgresql://user@host:port/database")
+        if secret:
+            raise ValueError("postgres: holds a password; put that into a file, and name the file in password_file")
+
+
+@dataclass(frozen=True)
 class FleetConfig:
     """`[fleet]`: the daemons that `caboose jobs` asks together. The daemon itself reads nothing of it."""
 
@@ -234,6 +258,7 @@ class Config:
     grafana: GrafanaConfig = field(default_factory=GrafanaConfig)
     export: ExportConfig = field(default_factory=ExportConfig)
     rollback: RollbackConfig = field(default_factory=RollbackConfig)
+    store: StoreConfig = field(default_factory=StoreConfig)
     fleet: FleetConfig = field(default_factory=FleetConfig)
     rules: Mapping[str, RuleConfig] = field(default_factory=_default_rules)
     rule_tables: Tables = field(default_factory=dict, compare=False)

@@ -133,7 +133,7 @@ def _ingest() -> list[Panel]:
             is_open_ended=True,
             least=0,
             about="Messages refused and HTTP connections dropped per second, by reason. 0 is normal.",
-            rules=("CabooseMessagesRefused",),
+            rules=("CabooseMessagesRefused", "CabooseRelayDropping"),
         ),
         curves(
             "Caught errors, jobs in quarantine",
@@ -244,9 +244,10 @@ def _journal() -> list[Panel]:
             Curve(increase("caboose_journal_lost_rows_total"), "rows dropped"),
             Curve(increase("caboose_journal_refused_rows_total"), "rows refused"),
             Curve(gauge("caboose_journal_quarantined_rows", operator="sum"), "rows set aside"),
+            Curve(gauge("caboose_store_backlog_rows", operator="sum"), "rows that PostgreSQL lacks"),
             unit="none",
-            about="Failed writes to the journal, and rows dropped, refused or set aside. 0 is normal; such a row is a"
-            " gap in the history.",
+            about="Failed writes to the journal, rows dropped, refused or set aside, and rows that the common"
+            " PostgreSQL does not have yet. 0 is normal; a row dropped, refused or set aside is a gap in the history.",
             steps=((1, PAGED),),
             is_counted=True,
             least=0,

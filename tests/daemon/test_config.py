@@ -17,7 +17,7 @@ BAD_INPUTS = {
     "unknown key at the top": (
         "zzz = 'x'",
         "zzz = 'x': unknown key; "
-        "valid here: alignment, daemon, export, fleet, grafana, journal, metrics, otlp, rollback, rules",
+        "valid here: alignment, daemon, export, fleet, grafana, journal, metrics, otlp, rollback, rules, store",
     ),
     "misspelt key": ("[daemon]\nlistn = 'x'", "daemon.listn = 'x': unknown key; did you mean daemon.listen?"),
     "misspelt key of a number": (

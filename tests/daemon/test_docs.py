@@ -22,6 +22,7 @@ from caboose_daemon.config import (
     MetricsConfig,
     OtlpConfig,
     RollbackConfig,
+    StoreConfig,
 )
 from caboose_daemon.rules import RULES
 from support.processes import clean_environment
@@ -40,7 +41,9 @@ def test_every_metric_is_in_its_page() -> None:
     assert [name for name in names if f"`{name}`" not in page("docs/metrics.md")] == []
 
 
-@pytest.mark.parametrize("section", [DaemonConfig, JournalConfig, AlignmentConfig, MetricsConfig, FleetConfig])
+@pytest.mark.parametrize(
+    "section", [DaemonConfig, JournalConfig, AlignmentConfig, MetricsConfig, FleetConfig, StoreConfig]
+)
 def test_every_key_of_the_configuration_is_in_the_daemons_page(section: type) -> None:
     assert [field.name for field in fields(section) if field.name not in page("docs/daemon.md")] == []
 

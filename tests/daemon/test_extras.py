@@ -43,7 +43,7 @@ def closure(requirements: list[Requirement]) -> dict[str, Distribution]:
     return found
 
 
-@pytest.mark.parametrize("extra", ["daemon", "mirror", "mlflow", "trackio", "mcp", "otel"])
+@pytest.mark.parametrize("extra", ["daemon", "mirror", "mlflow", "trackio", "mcp", "otel", "postgres"])
 def test_an_extra_brings_no_package_that_is_installed_over_another(extra: str) -> None:
     found = closure([*required("daemon"), *required(extra), *map(Requirement, OF_PEOPLE)])
     owners = defaultdict(set)

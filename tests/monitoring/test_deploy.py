@@ -79,14 +79,25 @@ def test_the_generated_files_are_up_to_date() -> None:
 # Prometheus and Alertmanager
 
 
-def test_prometheus_accepts_its_configuration_with_the_rules(tmp_path: Path) -> None:
-    text = (DEPLOY / "prometheus" / "prometheus.yml").read_text(encoding="utf-8")
+@pytest.mark.parametrize("name", ["prometheus.yml", "remote-write.yml"])
+def test_prometheus_accepts_its_configuration_with_the_rules(tmp_path: Path, name: str) -> None:
+    text = (DEPLOY / "prometheus" / name).read_text(encoding="utf-8")
     copy = tmp_path / "prometheus.yml"
     copy.write_text(text.replace("/etc/prometheus/rules", str(assets.folder("alerts"))))
 
     assert copy.read_text() != text
     succeeded(run("promtool", "check", "config", str(copy)))
     assert yaml.safe_load(text)["scrape_configs"][0]["job_name"] == "caboose", "the alerts expect this name"
+
+
+def test_writing_to_victoria_metrics_changes_nothing_else() -> None:
+    plain, written = (
+        yaml.safe_load((DEPLOY / "prometheus" / name).read_text(encoding="utf-8"))
+        for name in ("prometheus.yml", "remote-write.yml")
+    )
+
+    assert [target["url"] for target in written.pop("remote_write")] == ["http://victoria-metrics:8428/api/v1/write"]
+    assert written == plain
 
 
 def test_alertmanager_accepts_its_configuration() -> None:

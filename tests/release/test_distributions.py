@@ -23,6 +23,7 @@ IMPORTS = {
     "trackio": ("caboose_daemon.out.export.trackio_run", "caboose_daemon.app.app"),
     "mcp": ("caboose_daemon.assistant.transport",),
     "otel": ("caboose_daemon.out.otlp.push", "caboose_daemon.out.otlp.exporters"),
+    "postgres": ("psycopg", "caboose_daemon.out.postgres"),
     "plots": ("matplotlib", "plotly", "caboose_plots"),
     "demo": ("torch", "caboose", "caboose_drills"),
 }

@@ -1,4 +1,7 @@
-"""Real stores of metrics for tests: Debian's Prometheus and VictoriaMetrics, scraping every second, on loopback."""
+"""Real stores of metrics for tests: Debian's Prometheus and VictoriaMetrics, on loopback.
+
+They scrape every second, or get what Prometheus scraped by remote write.
+"""
 
 import contextlib
 import shutil
@@ -23,6 +26,11 @@ scrape_configs:
   - job_name: caboose
     static_configs:
       - targets: ["{target}"]
+"""
+REMOTE_WRITE = """\
+remote_write:
+  - url: "{url}/api/v1/write"
+    queue_config: {{batch_send_deadline: 1s}}
 """
 
 
@@ -60,12 +68,13 @@ class Store:
 
 
 @contextlib.contextmanager
-def running_prometheus(directory: Path, target: str) -> Iterator[Store]:
-    """Prometheus with a database of its own, scraping `target`, an address without a scheme."""
+def running_prometheus(directory: Path, target: str, *, remote: str = "") -> Iterator[Store]:
+    """Prometheus with a database of its own, scraping `target`, an address without a scheme; `remote` gets a copy."""
+    written = REMOTE_WRITE.format(url=remote) if remote else ""
     with _running(
         "prometheus",
         directory,
-        target,
+        CONFIG.format(target=target) + written,
         lambda port, config: [
             f"--config.file={config}",
             f"--storage.tsdb.path={directory / 'data'}",
@@ -78,12 +87,12 @@ def running_prometheus(directory: Path, target: str) -> Iterator[Store]:
 
 
 @contextlib.contextmanager
-def running_victoria(directory: Path, target: str) -> Iterator[Store]:
-    """VictoriaMetrics in the same place."""
+def running_victoria(directory: Path, target: str = "", *, port: int = 0) -> Iterator[Store]:
+    """VictoriaMetrics in the same place; without a target it scrapes nothing, and is written to."""
     with _running(
         "victoria-metrics",
         directory,
-        target,
+        CONFIG.format(target=target) if target else "scrape_configs: []\n",
         lambda port, config: [
             f"-promscrape.config={config}",
             f"-storageDataPath={directory / 'data'}",
@@ -94,20 +103,23 @@ def running_victoria(directory: Path, target: str) -> Iterator[Store]:
             "-loggerLevel=ERROR",
         ],
         "/health",
+        port,
     ) as store:
         yield store
 
 
 @contextlib.contextmanager
-def _running(name: str, directory: Path, target: str, arguments: Any, ready: str) -> Iterator[Store]:
+def _running(
+    name: str, directory: Path, configuration: str, arguments: Any, ready: str, given: int = 0
+) -> Iterator[Store]:
     program = shutil.which(name)
     assert program, f"{name} is not installed; run: make tools"
     directory.mkdir(parents=True, exist_ok=True)
     config = directory / "scrape.yml"
-    config.write_text(CONFIG.format(target=target))
+    config.write_text(configuration)
     log = directory / f"{name}.log"
     for _ in range(3):  # a port that was free may be taken before it is used
-        port = _free_port()
+        port = given or free_port()
         with log.open("ab") as output:
             process = subprocess.Popen([program, *arguments(port, config)], stdout=output, stderr=output, cwd=directory)
         try:
@@ -129,7 +141,7 @@ def _answers(url: str) -> bool:
         return False
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

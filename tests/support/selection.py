@@ -53,6 +53,7 @@ LONG = (
     "test_local_gradients.py",
     "test_revoked_keys.py",
     "test_dashboard_queries.py",
+    "test_remote_write.py",
     "test_curves_page.py",
     "test_tabs_page.py",
     "test_ranks_page.py",

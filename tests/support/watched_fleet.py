@@ -14,6 +14,10 @@ JOB_SECONDS = 400.0
 """How long a real job may take to start and train on a busy machine."""
 
 
+REMOTE = "written on"
+"""The VictoriaMetrics that Prometheus writes to."""
+
+
 @dataclass(frozen=True)
 class WatchedFleet:
     """What was recorded, by whom, and when."""
@@ -29,14 +33,24 @@ class WatchedFleet:
 
 
 @contextlib.contextmanager
-def watched_fleet(directory: Path, *, seconds: float, steps: int, with_victoria: bool = True) -> Iterator[WatchedFleet]:
-    """Plays the story for `seconds` beside a real job of `steps`, and leaves the stores up to be asked."""
+def watched_fleet(
+    directory: Path, *, seconds: float, steps: int, with_victoria: bool = True, is_written_on: bool = False
+) -> Iterator[WatchedFleet]:
+    """Plays the story for `seconds` beside a real job of `steps`, and leaves the stores up to be asked.
+
+    `is_written_on`: Prometheus writes what it scrapes to a further VictoriaMetrics.
+    """
     with contextlib.ExitStack() as stack:
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "caboose.toml").write_text(f"[export]\ntensorboard_dir = '{directory / 'tensorboard'}'\n")
         daemon = stack.enter_context(running_daemon(directory / "daemon", "--config", str(directory / "caboose.toml")))
         target = daemon.url.removeprefix("http://").rstrip("/")
-        stores = {"prometheus": stack.enter_context(running_prometheus(directory / "prometheus", target))}
+        remote = stack.enter_context(running_victoria(directory / "remote")) if is_written_on else None
+        written = "" if remote is None else remote.url
+        prometheus = running_prometheus(directory / "prometheus", target, remote=written)
+        stores = {"prometheus": stack.enter_context(prometheus)}
+        if remote is not None:
+            stores[REMOTE] = remote
         if with_victoria:
             stores["victoria-metrics"] = stack.enter_context(running_victoria(directory / "victoria", target))
         start = time.time()

@@ -20,6 +20,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import uvicorn
 import zmq
@@ -43,6 +44,7 @@ from caboose_daemon.out.api import known_daemons
 from caboose_daemon.out.api.known_daemons import KnownDaemon, start_time
 from caboose_daemon.out.api.live import Broker
 from caboose_daemon.out.export.exports import ExportError, make_exports
+from caboose_daemon.out.make_store import make_store
 from caboose_daemon.out.otlp.make import make_otlp
 from caboose_daemon.out.outbox import CLOSE_SECONDS
 from caboose_daemon.out.web.application import make_application
@@ -95,12 +97,21 @@ class Daemon:
             self._exports = make_exports(self._config, self.state, self._data_dir)
             self._otlp = make_otlp(self._config, self.state, self._clock)
             self._journal, self._inspected = open_journal(
-                path, self._config.journal, self.state, self._pipeline(Sink()), self._clock()
+                path,
+                self._config.journal,
+                self.state,
+                self._pipeline(Sink()),
+                self._clock(),
+                has_store=bool(self._config.store.postgres),
             )
         except (ExportError, JournalError) as error:
             raise StartError(str(error)) from None
         try:
+            self._store = make_store(self._config.store, self._journal, self.state)
             self._build(path)
+        except ExportError as error:
+            self._journal.close(self._clock())
+            raise StartError(str(error)) from None
         except BaseException:
             self._journal.close(self._clock())
             raise
@@ -289,6 +300,8 @@ class Daemon:
         self._exports.start()
         if self._otlp is not None:
             self._otlp.start()
+        if self._store is not None:
+            self._store.start(urlsplit(self.state.url).netloc)
         self._journal.retention.start(self._clock, is_checked=self._inspected.is_checked)
         self._loop.start()
 
@@ -402,6 +415,8 @@ class Daemon:
         if self._http_socket is not None:
             self._http_socket.close()
         self._history.close()
+        if self._store is not None:
+            self._store.close()
         self._journal.close(self._clock())
         began = time.monotonic()
         self._exports.close()

@@ -4,10 +4,10 @@ Design
 ------
 One turn: HTTP writes, the messages that arrived (bounded, so that timers also run under load), the timers, then the
 live updates, and only then commands, so every sent command is in the journal, on disk. After it the loop rests for two
-milliseconds, unless messages wait: a turn costs a tenth of one, and thousands of ranks report one by one. While
-messages wait, time stands still for deadlines and silent ranks. The loop holds the state's lock
-while it changes the state and commits before it releases it, so that nobody reads what a kill would lose. Between two
-messages or jobs it lets those in who wait (`_step_aside`): a reader or an HTTP write waits for one of them at most.
+to ten milliseconds, unless messages wait: a turn costs as much as several reports, and many ranks report one by one.
+While messages wait, time stands still for deadlines and silent ranks. The loop holds the state's lock while it changes
+the state and commits before it releases it, so that nobody reads what a kill would lose. Between two messages or jobs
+it lets those in who wait (`_step_aside`): a reader or an HTTP write waits for one of them at most.
 Updates that could not be committed (a full disk) are posted with `"is_committed": false`: watching goes on.
 
 The socket is MANDATORY, so a reply to a peer that is gone is an error here and not a silent loss; a reply that cannot
@@ -17,6 +17,7 @@ from the other ranks.
 
 import contextlib
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -46,7 +47,10 @@ POLL_MS = 100
 MAX_PER_TURN = 500
 """Messages, each report of a message counted."""
 REST_SECONDS = 0.002
-"""Pause after a turn that read all messages: thousands of ranks then share a turn, and what it costs."""
+"""Pause after a turn that read all messages: the ranks then share a turn, and what it costs."""
+REST_PER_RANK = 20e-6
+MAX_REST_SECONDS = 0.01
+"""Of 500 ranks and more that report one by one: a turn costs as much as the reports of several."""
 MAX_BEHIND_SECONDS = 60.0
 """Messages that wait for longer than this do not keep ranks from being found late or silent."""
 LATE_SECONDS = 5.0
@@ -94,6 +98,9 @@ class Loop:
         self._poller.register(self._connections.monitor, zmq.POLLIN)
         self._read_until = 0.0
         """When no message was left to read for the last time."""
+        self._judging_seconds = 0.0
+        """Of the last turn. While a job has more steps waiting than its share, messages are read for as long: the
+        verdicts on its neighbours wait for the end of the turn."""
         self._next_log = 0.0
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="caboose-loop")
@@ -133,7 +140,7 @@ class Loop:
             self._rope.send(b"\0")
 
     def _turn(self) -> None:
-        ready = dict(self._poller.poll(POLL_MS))
+        ready = dict(self._poller.poll(0 if self._pipeline.is_crowded else POLL_MS))
         start = time.perf_counter()
         if self._bell.fileno() in ready:
             with contextlib.suppress(BlockingIOError):
@@ -141,9 +148,10 @@ class Loop:
         if self._connections.monitor in ready:
             self._connections.note_events(time.monotonic())
         self._perform_writes()
+        began_to_read = self._clock()
         if self._socket in ready:
             with self._holding():
-                self._take(self._clock())
+                self._take(began_to_read)
         with self._holding():
             now = self._clock()
             if self._socket not in ready:
@@ -155,7 +163,9 @@ class Loop:
                 self._receiver.forget([rank for peer in revoked for rank in (peer, *self._relays.closed(peer))], now)
             for peer, message in self._receiver.advance(now):
                 self._send(peer, message, now)
+            began = time.perf_counter()
             self._pipeline.advance(now, self._step_aside, read_until=read_until)
+            self._judging_seconds = time.perf_counter() - began
             for job, terms in self._policy.advance(now, self._step_aside):
                 with self._state.guard.watch("send", job, now):
                     self._send_all(job, encode(terms))
@@ -169,8 +179,14 @@ class Loop:
                     self._command(item)
             self._send_bundles()
             self._state.turn_seconds = time.perf_counter() - start
-        if self._socket in ready and not self._state.behind_seconds:
-            self._stopping.wait(REST_SECONDS)
+        if self._socket in ready and self._read_until >= began_to_read and not self._pipeline.is_crowded:
+            self._stopping.wait(self._rest_seconds)
+
+    @property
+    def _rest_seconds(self) -> float:
+        """Relays bring the reports of many ranks together already."""
+        num_ranks = self._state.num_peers - self._state.relays.num_ranks
+        return min(MAX_REST_SECONDS, max(REST_SECONDS, REST_PER_RANK * num_ranks))
 
     def _note_behind(self, now: float) -> float:
         """The time until which all messages have been read; a daemon that cannot keep up is logged as such."""
@@ -248,8 +264,9 @@ class Loop:
 
     def _take(self, now: float) -> None:
         last = self._receiver.num_applied + MAX_PER_TURN
+        until = time.perf_counter() + (self._judging_seconds if self._pipeline.is_crowded else math.inf)
         for _ in range(MAX_PER_TURN):
-            if self._receiver.num_applied >= last:
+            if self._receiver.num_applied >= last or time.perf_counter() >= until:
                 return
             try:
                 received = self._connections.receive()

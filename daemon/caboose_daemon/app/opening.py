@@ -18,26 +18,35 @@ from caboose_daemon.store.salvage import salvage
 
 
 def open_journal(
-    path: Path, config: JournalConfig, state: State, pipeline: Pipeline, now: float
+    path: Path, config: JournalConfig, state: State, pipeline: Pipeline, now: float, *, has_store: bool = False
 ) -> tuple[Journal, Inspected]:
     """The open journal, its jobs in `state`; JournalError, in one line, where it must not or cannot be used."""
     inspected = inspect(path, is_strict=config.strict)
     try:
-        return _open(path, config, state, pipeline, now, inspected), inspected
+        return _open(path, config, state, pipeline, now, inspected, has_store=has_store), inspected
     except sqlite3.DatabaseError as error:  # beyond the part of a large file that was checked
         if config.strict:
             raise JournalError(f"{path}: {error}; move the file away, or start without --strict-journal") from None
         inspected = Inspected(set_aside=keep_aside(path, str(error)))
     try:
-        return _open(path, config, state, pipeline, now, inspected), inspected
+        return _open(path, config, state, pipeline, now, inspected, has_store=has_store), inspected
     except sqlite3.DatabaseError as error:
         raise JournalError(f"{path}: {error}; choose another --data-dir") from None
 
 
 def _open(
-    path: Path, config: JournalConfig, state: State, pipeline: Pipeline, now: float, inspected: Inspected
+    path: Path,
+    config: JournalConfig,
+    state: State,
+    pipeline: Pipeline,
+    now: float,
+    inspected: Inspected,
+    *,
+    has_store: bool,
 ) -> Journal:
-    journal = Journal(path, state, max_steps=config.max_steps, retention_days=config.retention_days)
+    journal = Journal(
+        path, state, max_steps=config.max_steps, retention_days=config.retention_days, has_store=has_store
+    )
     try:
         state.journal_set_aside = inspected.wal_copy
         if inspected.set_aside is not None:

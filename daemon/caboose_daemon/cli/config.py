@@ -31,6 +31,7 @@ FILES = {
     ("otlp", "headers_file"): "file",
     ("otlp", "certificate_file"): "file",
     ("rollback", "secret_file"): "file",
+    ("store", "password_file"): "file",
 }
 """Keys that name what must be there."""
 MADE = (("daemon", "token_file"),)

@@ -2,6 +2,8 @@
 
 import re
 import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import click
 
 from caboose_daemon.cli.history_pages import page
 from caboose_daemon.cli.options import (
+    configured_file,
     daemon_option,
     example,
     fail,
@@ -20,8 +23,10 @@ from caboose_daemon.cli.options import (
     print_json,
     source,
 )
+from caboose_daemon.config import load
+from caboose_daemon.offline.runs.common_store import CommonStore
 from caboose_daemon.offline.runs.past import between_incidents, remember, rollback_totals
-from caboose_daemon.offline.runs.source import MAX_NAMES
+from caboose_daemon.offline.runs.source import MAX_NAMES, HistorySource
 from caboose_daemon.offline.trying.knowledge import similar, tried, when_to_stop
 
 UNITS = {"h": 3600.0, "d": 86_400.0, "w": 7 * 86_400.0}
@@ -33,6 +38,7 @@ DEFAULT_NUM = 50
         "caboose history",
         "caboose history --cause lr_too_high --since 4w",
         "caboose history --like llama-7b/3",
+        "caboose history --store --like llama-7b/3",
         "caboose history --journal old/journal.sqlite --json | jq -r '.incidents[] | [.id, .cause.id] | @tsv'",
     )
 )
@@ -50,6 +56,7 @@ DEFAULT_NUM = 50
     show_default=True,
     help="Number of incidents, newest first.",
 )
+@click.option("--store", "is_of_store", is_flag=True, help="Read the PostgreSQL of [store] in the configuration.")
 @journal_option
 @daemon_option
 @json_option
@@ -61,6 +68,7 @@ def history(
     like: str | None,
     is_open: bool,
     num: int,
+    is_of_store: bool,
     journal: Path | None,
     address: str | None,
     as_json: bool,
@@ -72,13 +80,13 @@ def history(
     declared while none was open, and kept verdicts (`caboose try --job`, `caboose verify --keep`), are listed below.
     With --like, only those for incidents of the same cause or rule, what helped first. The last lines sum up what
     rollback did over the life of these jobs, and what it would have saved where it only advised. Up to 200 incidents
-    of each job are kept; of a journal, the 200 newest jobs are read.
+    of each job are kept; of a journal, the 200 newest jobs are read. With --store, all of this is about the jobs of
+    every daemon that writes into the database.
 
-    Exit codes: 0 shown (also if there is none), 2 no such job, wrong --since, no daemon answers.
+    Exit codes: 0 shown (also if there is none), 2 no such job, wrong --since, no daemon or database answers.
     """
     oldest = 0.0 if since is None else time.time() - _seconds(since)
-    with one_line_errors():
-        where = source(address, journal)
+    with one_line_errors(), _place(address, journal, is_of_store=is_of_store) as where:
         jobs = [str(row["job"]) for row in where.jobs()] if job is None else [named_job(where, job)]
         found, totals = remember(where, jobs), rollback_totals(where, jobs)
         known = tried(where, jobs)
@@ -105,6 +113,18 @@ def history(
     else:
         console = make_console()
         console.print(page(answer, kept, console.width))
+
+
+@contextmanager
+def _place(address: str | None, journal: Path | None, *, is_of_store: bool) -> Iterator[HistorySource]:
+    """Where the past is read."""
+    if not is_of_store:
+        yield source(address, journal)
+        return
+    if address is not None or journal is not None:
+        fail("--store: without --daemon and --journal")
+    with closing(CommonStore(load(configured_file()).store)) as store:
+        yield store
 
 
 def _is_like(row: dict[str, Any], rule: str, cause: str | None) -> bool:

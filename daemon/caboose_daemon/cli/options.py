@@ -17,7 +17,7 @@ from caboose_daemon.cli.console import SafeConsole, echo
 from caboose_daemon.config import Config, ConfigError, DaemonConfig, load
 from caboose_daemon.offline.runs.opening import open_runs, open_source
 from caboose_daemon.offline.runs.run import Run, RunError
-from caboose_daemon.offline.runs.source import MAX_NAMES, DaemonSource, RunSource
+from caboose_daemon.offline.runs.source import MAX_NAMES, DaemonSource, HistorySource, RunSource
 from caboose_daemon.out.api import known_daemons
 from caboose_daemon.out.api.client import READ_TOKEN_FILE, Client, ClientError
 from caboose_daemon.out.api.client import read_token as read_file_token
@@ -157,7 +157,7 @@ def source(address: str | None, journal: Path | None) -> RunSource:
         return open_source(journal, lambda: connect(address))
 
 
-def named_job(where: RunSource, name: str | None) -> str:
+def named_job(where: HistorySource, name: str | None) -> str:
     """The named job, which must exist; without a name, the only job."""
     jobs = [str(row["job"]) for row in where.jobs()]
     known = ", ".join(jobs[:MAX_NAMES]) or "no job yet"

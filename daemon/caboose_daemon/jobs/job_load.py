@@ -3,10 +3,11 @@
 Design
 ------
 Judging a step takes a millisecond or more, whatever its number of ranks, so a job of one rank with thousands of steps a
-second could take all of the loop's time. While steps of other jobs wait, each job has `SLICE_SECONDS` of a turn (at
-least one step); what is left waits in its alignment for the next turn, behind the others. A job that has `FULL_STEPS`
-waiting sends more than the daemon can judge: its reports are dropped unread until `LOW_STEPS` are left, counted, and
-the log names it. That is more than a rank sends at once when a daemon comes back (its last 1,000 reports).
+second could take all of the loop's time. A turn is short for that reason: each job of several has `SLICE_SECONDS` of it
+(at least one step), also while nobody else waits, because somebody's report may arrive the next moment. What is left
+waits in its alignment for the next turn, behind the others. A job that has `FULL_STEPS` waiting while others wait sends
+more than the daemon can judge: its reports are dropped unread until `LOW_STEPS` are left, counted, and the log names
+it. That is more than a rank sends at once when a daemon comes back (its last 1,000 reports).
 """
 
 import logging
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 
 logger = logging.getLogger("caboose.daemon")
 
-SLICE_SECONDS = 0.02
+SLICE_SECONDS = 0.001
 FULL_STEPS = 1500
 LOW_STEPS = 500
 LOG_SECONDS = 60.0

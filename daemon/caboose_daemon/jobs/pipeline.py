@@ -122,6 +122,8 @@ class Pipeline:
         self._abandoned_seconds = abandoned_seconds
         self._timer = timer
         self._next_tick = 0.0
+        self.is_crowded = False
+        """Whether a job had more steps waiting in the last turn than it may take of one."""
         self._last_tick = 0.0
         self._awake_since = 0.0
 
@@ -235,6 +237,7 @@ class Pipeline:
             if now - self._last_tick > OWN_GAP_SECONDS:
                 self._awake_since = now
             self._next_tick, self._last_tick = now + TICK_SECONDS, now
+        self.is_crowded = False
         jobs = list(self._state.jobs.values())
         num_waiting = sum(job.attempt is not None and job.attempt.aligner.is_open for job in jobs)
         for job in jobs:
@@ -242,7 +245,8 @@ class Pipeline:
             if not (is_open or is_tick) or job.attempt is None or self._is_quarantined(job, now):
                 continue
             with self._state.guard.watch("step", job, now):
-                self._close_steps(job, now, until=until, seconds=SLICE_SECONDS if num_waiting > 1 else math.inf)
+                seconds = SLICE_SECONDS if len(jobs) > 1 else math.inf
+                self._close_steps(job, now, until=until, seconds=seconds, do_others_wait=num_waiting > 1)
             if is_tick and job.attempt.members:
                 with self._state.guard.watch("tick", job, now):
                     self._tick(job, job.attempt, now, until)
@@ -353,6 +357,7 @@ class Pipeline:
         until: float | None = None,
         is_final: bool = False,
         seconds: float = math.inf,
+        do_others_wait: bool = False,
     ) -> None:
         """Judges the steps that are due; after so many seconds the rest has to wait."""
         attempt = job.attempt
@@ -374,7 +379,8 @@ class Pipeline:
             if self._timer() >= end:
                 was_cut = True
                 break
-        job.load.note(job.name, attempt.aligner.num_open, now, was_cut=was_cut)
+        self.is_crowded |= was_cut
+        job.load.note(job.name, attempt.aligner.num_open, now, was_cut=was_cut and do_others_wait)
 
     def judge(
         self,

@@ -78,7 +78,9 @@ class State:
     http_dropped: Counter[str] = field(default_factory=Counter)
     """HTTP connections that were closed, by reason."""
     exports: dict[str, ExportCounts] = field(default_factory=dict)
-    """By target: grafana, tensorboard, wandb."""
+    """By target: grafana, tensorboard, wandb, postgres."""
+    store_backlog: int = 0
+    """Rows that the common database does not have yet."""
     last_scrape: float | None = None
     """When /metrics was last requested."""
     scraper: str = ""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caboose_daemon.steps.masked import MISSING, NO_LAYERS, LayerValues, ModuleValues
-from caboose_daemon.steps.reduce_ranks import global_norm, merge
+from caboose_daemon.steps.reduce_ranks import Place, global_norm, merge
 from caboose_wire import Batch, Layer, Mode, Scaler, StepReport
 from caboose_wire.messages import LAYER_ARRAYS, MODULE_ARRAYS
 
@@ -269,10 +269,12 @@ def combine(
     main_group: int = 0,
     is_local: bool = False,
     is_total_whole: bool = False,
+    gradient_places: Sequence[Place] | None = None,
 ) -> AlignedStep:
     """The ranks' reports of one step, side by side; `is_local` if each rank has its own gradients.
 
-    `is_total_whole`: the clipper's norm is that of all gradients over all ranks, wherever they are.
+    `is_total_whole`: the clipper's norm is that of all gradients over all ranks, wherever they are. `gradient_places`:
+    the ranks' gradient norms by layers, where they are known.
     """
     rows = max(world, max(reports, default=0) + 1)
     loss, local_norm, agent = np.zeros(rows), np.zeros(rows), np.zeros(rows)
@@ -312,7 +314,7 @@ def combine(
             bad_inputs[rank] = report.batch
     has_phases = np.isfinite(phases)  # on the wire, a phase that was not seen is NaN
     first = reports[min(reports)]
-    layer_norm = merge("grad_norm", reports, layers, world)
+    layer_norm = merge("grad_norm", reports, layers, world, places=gradient_places)
     total = None if is_local else global_norm(layer_norm, layers)
     is_understood = all(layer.placement != "unknown" for layer in layers if layer.held)
     if total is None and (is_understood or is_total_whole) and not is_local:

@@ -16,13 +16,13 @@ its own mailbox.
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from statistics import median
 
 from caboose_daemon.steps.aligned import AlignedStep, combine
 from caboose_daemon.steps.arrivals import Arrivals
-from caboose_daemon.steps.reduce_ranks import are_apart
+from caboose_daemon.steps.reduce_ranks import Place, are_apart, by_place
 from caboose_wire import Layer, StepReport
 
 MAX_OPEN = 1024
@@ -112,6 +112,7 @@ class Aligner:
             self.last_closed = number
             if num_expected and len(step.reports.keys() - gone) < num_expected:
                 self.num_incomplete += 1
+            places = by_place("grad_norm", step.reports, len(layers))
             yield combine(
                 step.reports,
                 attempt=self.attempt,
@@ -120,10 +121,11 @@ class Aligner:
                 layers=layers,
                 main_group=main_group,
                 is_total_whole=is_total_whole,
-                is_local=self._are_gradients_local(step.reports, layers),
+                is_local=self._are_gradients_local(places, layers),
+                gradient_places=places,
             )
 
-    def _are_gradients_local(self, reports: Mapping[int, StepReport], layers: Sequence[Layer]) -> bool:
+    def _are_gradients_local(self, places: Sequence[Place], layers: Sequence[Layer]) -> bool:
         """Whether each rank has gradients of its own: the optimizer reduces them itself (ZeRO, Muon), or nobody does.
 
         Ranks may have equal batches for a while, in the first steps above all. So every step is compared, and one that
@@ -132,7 +134,7 @@ class Aligner:
         """
         if self._is_local:
             return True
-        is_apart = are_apart("grad_norm", reports, layers)
+        is_apart = are_apart(places, layers)
         if is_apart is None:
             return False
         is_settled = self._num_equal >= SETTLED_STEPS

@@ -40,6 +40,7 @@ from caboose_daemon.steps.named import NamedNumber
 from caboose_daemon.steps.samples.sample import Sample, pack
 from caboose_daemon.steps.view import GONE
 from caboose_daemon.store import step_table
+from caboose_daemon.store.backlog import Backlog, forget_changes, mark_changes
 from caboose_daemon.store.database import Database, JournalError
 from caboose_daemon.store.marker import Marker
 from caboose_daemon.store.retention import Retention
@@ -68,7 +69,9 @@ BAD_VALUES = (
 class Journal(Sink):
     """Writes all changes; implements the pipeline's Sink. sqlite3.DatabaseError: the file is damaged."""
 
-    def __init__(self, path: Path, state: State, *, max_steps: int, retention_days: float) -> None:
+    def __init__(
+        self, path: Path, state: State, *, max_steps: int, retention_days: float, has_store: bool = False
+    ) -> None:
         self.path = path
         self._state = state
         self._changed: dict[str, Job] = {}
@@ -86,12 +89,17 @@ class Journal(Sink):
         try:
             self.database = Database(path)
             make_tables(self.database)
+            (mark_changes if has_store else forget_changes)(self.database)
         except (sqlite3.OperationalError, OSError) as error:
             raise JournalError(f"{path}: {error}; free disk space, or choose another --data-dir") from error
         self._marker.set("open")
         self._page_size = self.database.pragma("page_size")
         self._num_commits = 0
         self.retention = Retention(path, self.database.turn, state, max_steps=max_steps, retention_days=retention_days)
+
+    def backlog(self) -> Backlog:
+        """What a common database is to get of it."""
+        return Backlog(self.path, self.database.turn)
 
     def _write(self, job: Job, sql: str, *values: Any) -> None:
         self._changed[job.name] = job

@@ -7,6 +7,7 @@ cannot be read, and then from its oldest. The steps, which are most of a journal
 `SALVAGE_SECONDS`. Rows are copied by column name and not interpreted; the restore checks them as always.
 """
 
+import contextlib
 import itertools
 import logging
 import sqlite3
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from caboose_daemon.store.backlog import copy_identity
 from caboose_daemon.store.database import Database, connect
 from caboose_daemon.store.rows import KEYS
 
@@ -37,6 +39,8 @@ def salvage(damaged: Path, database: Database) -> int:
     except sqlite3.Error:
         return 0
     try:
+        with contextlib.suppress(sqlite3.DatabaseError):
+            copy_identity(old, database)
         for table in ORDER:
             num += _copy(old, database, table, deadline)
     except sqlite3.Error as error:

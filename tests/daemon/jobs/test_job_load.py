@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from caboose_daemon.jobs.job_load import FULL_STEPS, LOW_STEPS, JobLoad
+from caboose_daemon.jobs.job_load import FULL_STEPS, LOW_STEPS, SLICE_SECONDS, JobLoad
 from caboose_daemon.jobs.pipeline import Pipeline
 from caboose_wire import StepReports
 from support.processes import DaemonProcess, running_daemon, wait_until
@@ -25,7 +25,7 @@ def slow_core(seconds: float) -> Core:
 
 
 def test_a_job_with_many_steps_does_not_keep_its_neighbour_waiting() -> None:
-    core = slow_core(0.005)
+    core = slow_core(SLICE_SECONDS / 4)
     for job in ("flood", "quiet"):
         core.say(job.encode(), a_hello(job=job, world=1, incarnation=f"incarnation-{job}"))
     for step in range(1, 201):
@@ -33,14 +33,28 @@ def test_a_job_with_many_steps_does_not_keep_its_neighbour_waiting() -> None:
     core.say(b"quiet", a_report(1))
     core.pipeline.advance(1.0)
     assert core.state.jobs["quiet"].num_steps == 1
-    assert core.state.jobs["flood"].num_steps == 4, "20 ms of steps that take 5 ms each"
+    assert core.state.jobs["flood"].num_steps == 4, "steps that take a quarter of its share each"
+    assert core.pipeline.is_crowded
     core.pipeline.advance(2.0)
-    assert core.state.jobs["flood"].num_steps == 200, "alone it has all the time"
+    assert core.state.jobs["flood"].num_steps == 8, "nobody else waits, but somebody may the next moment"
+    for turn in range(3, 100):
+        core.pipeline.advance(float(turn))
+    assert core.state.jobs["flood"].num_steps == 200
     assert not core.state.jobs["flood"].load.is_throttled
+    assert not core.pipeline.is_crowded
+
+
+def test_a_job_alone_has_all_the_time() -> None:
+    core = slow_core(SLICE_SECONDS)
+    core.say(b"flood", a_hello(job="flood", world=1, incarnation="incarnation-flood"))
+    for step in range(1, 201):
+        core.say(b"flood", a_report(step))
+    core.pipeline.advance(1.0)
+    assert core.state.jobs["flood"].num_steps == 200
 
 
 def test_a_job_that_never_catches_up_is_throttled_and_named(caplog: pytest.LogCaptureFixture) -> None:
-    core = slow_core(0.02)
+    core = slow_core(SLICE_SECONDS)
     for job in ("flood", "quiet"):
         core.say(job.encode(), a_hello(job=job, world=1, incarnation=f"incarnation-{job}"))
     step = 0

@@ -279,6 +279,7 @@ FROZEN = {
     "caboose_peers_connected": set(),
     "caboose_job_throttled_messages_total": {"training_job"},
     "caboose_relay_buffered_seconds": set(),
+    "caboose_store_backlog_rows": set(),
     "caboose_relay_messages_dropped_total": set(),
     "caboose_relay_ranks": set(),
     "caboose_relays_connected": set(),

@@ -6,13 +6,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from caboose_daemon.steps import reduce_ranks
 from caboose_daemon.steps.aligned import AlignedStep, combine
 from caboose_daemon.steps.columns import summarize
 from caboose_daemon.steps.masked import LayerValues
+from caboose_daemon.steps.reduce_ranks import are_apart, by_place, merge
 from caboose_wire import Batch, Layer, Mode, Phases, Scaler, StepReport
 from support.ranks import a_report
 
 NAN, INF = float("nan"), float("inf")
+PARTS = (0.4, 0.2, 0.1, 0.1, 0.05, 0.05, 0.05, 0.05)
 
 
 def layers(*placements: str) -> tuple[Layer, ...]:
@@ -244,3 +247,26 @@ def test_shares_of_a_sharded_layer_are_means_over_the_ranks_that_have_one() -> N
     assert merged is not None
     assert merged.values.tolist() == pytest.approx([0.3, 0.6])
     assert step.layer_values("update_ratio") is merged
+
+
+# At once
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_many_groups_of_layers_give_the_same_at_once_as_one_by_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = np.random.default_rng(seed)
+    table = layers(*draw.choice(["replicated", "replicated", "replicated", "unknown"], size=40))
+    reports = {}
+    for rank in range(60):
+        start, stride = int(draw.integers(0, 42)), int(draw.integers(1, 4))  # some of another layer table
+        values = draw.choice([0.5, 0.5001, 0.7, 0.0, -1.0, -2.0, NAN, INF], size=int(draw.integers(0, 5)), p=PARTS)
+        arrays = {"grad_norm": values.astype(np.float32)}
+        reports[rank] = a_report(arrays=arrays, slices={"grad_norm": (start, stride)})
+    found = []
+    for least in (1, 10**6):
+        monkeypatch.setattr(reduce_ranks, "MANY_PLACES", least)
+        found.append((merge("grad_norm", reports, table, 60), are_apart(by_place("grad_norm", reports, 40), table)))
+    (at_once, is_apart), (one_by_one, was_apart) = found
+
+    assert is_apart is was_apart
+    assert repr(shown(at_once)) == repr(shown(one_by_one))

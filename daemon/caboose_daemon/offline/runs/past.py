@@ -3,13 +3,13 @@
 from collections.abc import Iterable
 from typing import Any
 
-from caboose_daemon.offline.runs.source import RunSource
+from caboose_daemon.offline.runs.source import HistorySource
 
 Json = dict[str, Any]
 CHANGES = ("fix", "note")
 
 
-def remember(where: RunSource, jobs: Iterable[str]) -> list[Json]:
+def remember(where: HistorySource, jobs: Iterable[str]) -> list[Json]:
     """The incidents of these jobs, the newest first."""
     rows = []
     for job in jobs:
@@ -20,7 +20,7 @@ def remember(where: RunSource, jobs: Iterable[str]) -> list[Json]:
     return sorted(rows, key=lambda row: -row["opened_time"])
 
 
-def between_incidents(where: RunSource, jobs: Iterable[str], incidents: Iterable[Json]) -> list[Json]:
+def between_incidents(where: HistorySource, jobs: Iterable[str], incidents: Iterable[Json]) -> list[Json]:
     """The changes that were declared while no incident of their job was open, the newest first."""
     spans: dict[str, list[Json]] = {}
     for row in incidents:
@@ -45,7 +45,7 @@ def _in_words(event: Json) -> str:
     return f"{event['kind']}: {'; '.join(filter(None, details)) or 'no text'}"
 
 
-def rollback_totals(where: RunSource, jobs: Iterable[str]) -> Json:
+def rollback_totals(where: HistorySource, jobs: Iterable[str]) -> Json:
     """What rollback did over the life of these jobs, and what it would have done where it only advised."""
     decisions = [row for job in jobs for row in where.decisions(job) if row["kind"] == "rollback"]
     done = [row for row in decisions if row["state"] == "committed"]

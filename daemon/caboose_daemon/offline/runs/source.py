@@ -36,19 +36,33 @@ MAX_NAMES = 20
 """Job names in an error."""
 
 
-class RunSource(Protocol):
-    """What a daemon and a journal can be asked; RunError where it does not answer, or does not know the job."""
+class HistorySource(Protocol):
+    """What can be asked about the past of jobs; RunError where it does not answer, or does not know the job."""
 
     name: str
     """In messages."""
+
+    def jobs(self) -> list[Json]:
+        """Every job, the most recently heard first."""
+
+    def incidents(self, job: str) -> list[Json]:
+        """Its incidents, open ones first."""
+
+    def decisions(self, job: str) -> list[Json]:
+        """Its rollback decisions, newest first."""
+
+    def events(self, job: str) -> list[Json]:
+        """Its declared events other than validations, oldest first, each once."""
+
+
+class RunSource(HistorySource, Protocol):
+    """What a daemon and a journal can be asked besides."""
+
     kind: Literal["daemon", "journal"]
     where: str
     """The daemon's address or the file."""
     max_points: int
     """Rows of a series at most; a longer run comes in buckets that keep their extremes."""
-
-    def jobs(self) -> list[Json]:
-        """Every job, the most recently heard first."""
 
     def detail(self, job: str) -> Json:
         """One job with its ranks, settings and blind spots."""
@@ -56,14 +70,8 @@ class RunSource(Protocol):
     def series(self, job: str, points: int) -> list[Json]:
         """Its curves in about `points` rows."""
 
-    def incidents(self, job: str) -> list[Json]:
-        """Its incidents, open ones first."""
-
     def found(self, job: str, incidents: Sequence[Json]) -> list[Incident]:
         """These incidents as the daemon keeps them, the first opened first."""
-
-    def decisions(self, job: str) -> list[Json]:
-        """Its rollback decisions, newest first."""
 
     def ledger(self, job: str) -> list[Json]:
         """Its snapshots and checkpoints."""
@@ -73,9 +81,6 @@ class RunSource(Protocol):
 
     def updates(self, job: str) -> list[Json]:
         """Its typical update-to-weight ratio at each sampled step, oldest first."""
-
-    def events(self, job: str) -> list[Json]:
-        """Its declared events other than validations, oldest first, each once."""
 
     def steps(self, job: str, attempt: int, step: int, *, before: int, after: int) -> Json:
         """Its steps around one step."""

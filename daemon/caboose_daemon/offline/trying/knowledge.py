@@ -10,7 +10,7 @@ same leading rule; the same cause comes first.
 from collections.abc import Iterable
 from typing import Any
 
-from caboose_daemon.offline.runs.source import RunSource
+from caboose_daemon.offline.runs.source import HistorySource
 
 Json = dict[str, Any]
 TRIAL, VERDICT = "trial", "verdict"
@@ -22,7 +22,7 @@ MANY = 3
 FIELDS = ("change", "verdict", "why", "rule", "cause", "incident", "by")
 
 
-def tried(where: RunSource, jobs: Iterable[str]) -> list[Json]:
+def tried(where: HistorySource, jobs: Iterable[str]) -> list[Json]:
     """Every kept trial and verdict of these jobs, the newest first."""
     rows = [
         {"job": job, "kind": event["kind"], "step": event["step"], "time": event["time"], **_fields(event)}

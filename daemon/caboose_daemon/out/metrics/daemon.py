@@ -47,6 +47,7 @@ def add_daemon(state: State, samples: MetricSamples, now: float) -> None:
         samples.add("caboose_http_connections_dropped_total", count, reason)
     if state.scrape_seconds is not None:
         samples.add("caboose_scrape_seconds", state.scrape_seconds)
+    samples.add("caboose_store_backlog_rows", state.store_backlog)
     for target, tally in sorted(state.exports.items()):
         samples.add("caboose_exports_total", tally.num_sent, target)
         samples.add("caboose_exports_dropped_total", tally.num_dropped + tally.num_withdrawn, target)

@@ -134,8 +134,13 @@ DAEMON = Section(
             "counter",
         ),
         Metric(
+            "caboose_store_backlog_rows",
+            "Incidents, decisions and notes that the PostgreSQL of `[store]` does not have yet",
+            "0, or a few for a second. If it rises, the server is away; they wait in the journal.",
+        ),
+        Metric(
             "caboose_exports_total",
-            "Steps, events and incidents exported to Grafana or a mirror",
+            "Steps, events and incidents exported to Grafana, a mirror or PostgreSQL",
             "Rises while jobs run. If it stops, the target hangs.",
             ("target",),
             "counter",

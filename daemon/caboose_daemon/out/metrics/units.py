@@ -41,7 +41,7 @@ UNITS = {
     " job_throttled_messages_total",
     "runs": "rule_runs_total",
     "failures": "internal_errors_total rule_failures_total journal_failures_total export_failures_total",
-    "rows": "journal_lost_rows_total journal_refused_rows_total journal_quarantined_rows",
+    "rows": "journal_lost_rows_total journal_refused_rows_total journal_quarantined_rows store_backlog_rows",
     "connections": "http_connections_dropped_total",
     "items": "exports_total exports_dropped_total",
 }
