@@ -67,5 +67,5 @@ def _bits(parameter: torch.Tensor) -> torch.Tensor:
     tensor = own(parameter.detach())
     bits = tensor.view(INTEGERS[tensor.element_size()])
     if bits.is_cpu and bits.numel() > PART and bits.is_contiguous():
-        return torch.stack([part.sum(dtype=torch.int64) for part in bits.view(-1).split(PART)]).sum()
+        return torch.stack([part.sum(dtype=torch.int64) for part in torch.split(bits.view(-1), PART)]).sum()
     return bits.sum(dtype=torch.int64)
