@@ -97,7 +97,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     is_signed: bool = False
     """Whether the daemon signs commands."""
     is_holding: bool = False
-    """An incident is open: take no snapshots now, so that healthy ones are kept."""
+    """An incident is open, or the loss is off its level: take no snapshots now, so that healthy ones are kept."""
     tainted: Annotated[tuple[Count, ...], msgspec.Meta(max_length=256)] = ()
     """Steps of tainted checkpoints: deleted first."""
     best: Count | None = None

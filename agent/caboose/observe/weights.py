@@ -67,7 +67,5 @@ def _bits(parameter: torch.Tensor) -> torch.Tensor:
     tensor = own(parameter.detach())
     bits = tensor.view(INTEGERS[tensor.element_size()])
     if bits.is_cpu and bits.numel() > PART and bits.is_contiguous():
-        flat = bits.view(-1)
-        parts = [flat[i : i + PART].sum(dtype=torch.int64) for i in range(0, flat.numel(), PART)]
-        return torch.stack(parts).sum()
+        return torch.stack([part.sum(dtype=torch.int64) for part in torch.split(bits.view(-1), PART)]).sum()
     return bits.sum(dtype=torch.int64)
