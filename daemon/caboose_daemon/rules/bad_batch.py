@@ -160,8 +160,14 @@ class BadBatch(LastingRule[BadBatchConfig]):
             f"{which.format(rank=rank)}: {why}; {loss}",
             ranks=(rank,),
             phase="input",
-            values={**places, **widths},
+            values={**places, **widths, **_bad(step, rank)},
         )
+
+
+def _bad(step: AlignedStep, rank: int) -> dict[str, float]:
+    """How many of its elements are not finite, where any are."""
+    seen = step.bad_inputs.get(rank)
+    return {} if seen is None else {"bad_elements": float((seen.num_bad or 0) + (seen.num_bad_targets or 0))}
 
 
 def _which(batch: Batch, earlier: Batch | None) -> tuple[str, dict[str, float]]:

@@ -210,11 +210,13 @@ class GradientExplosion(Rule[GradientExplosionConfig]):
         return len(self._losses) == RECENT and median(self._losses) < self._loss_before
 
     def _severity_while_moving(self, norm: float) -> Severity:
-        """Where the objective moves, norms jump with it: a copied target network, a new reward, a better opponent."""
+        """Where the objective moves, norms jump with it: a copied target network, a new reward, a better opponent.
+
+        Such a jump alone never pages: a run that is lost shows it in its loss or its numbers.
+        """
         num, ratio = self._num_high, norm / math.exp(self._level)
-        if self._is_known and num >= self.config.critical_steps and ratio >= self.config.outlier_ratio**2:
-            return Severity.CRITICAL
-        return Severity.WARNING if num >= MOVING_TIMES * self.config.critical_steps else Severity.INFO
+        is_far = self._is_known and num >= self.config.critical_steps and ratio >= self.config.outlier_ratio**2
+        return Severity.WARNING if is_far or num >= MOVING_TIMES * self.config.critical_steps else Severity.INFO
 
     def _end(self, step: int, norm: float) -> Finding:
         summary = f"gradient norm back at {norm:.3g} after a peak of {self._peak:.3g}"

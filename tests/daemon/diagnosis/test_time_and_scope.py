@@ -110,3 +110,11 @@ def test_small_steps_of_weights_with_few_digits_are_lost_to_rounding(precision: 
     wanted = "precision_lost" if precision == "bfloat16" else "lr_too_low"
 
     assert best(*STUCK, low, a_finding("config_advice", 1, values={"lost_updates": 1.0}), **run) == wanted
+
+
+def test_a_batch_with_nan_that_is_seen_later_explains_the_first_one() -> None:
+    first = a_finding("non_finite", 308, severity=Severity.CRITICAL, phase="forward", ranks=(0,), values={"steps": 0.0})
+    later = a_finding("bad_batch", 516, ranks=(0,), phase="input", values={"bad_elements": 20.0})
+
+    assert best(first, later, visible=SEEN) == "input_not_finite"
+    assert best(first, a_finding("bad_batch", 516, ranks=(0,), phase="input"), visible=SEEN) != "input_not_finite"

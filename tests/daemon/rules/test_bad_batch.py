@@ -33,7 +33,7 @@ def test_names_rank_and_batches_of_a_loss_that_is_not_finite() -> None:
     (episode,) = story.of("bad_batch")
     assert (episode.severity, episode.first.ranks, episode.first.phase) == ("warning", (2,), "input")
     assert lacks(episode.first.summary, "batches 82 to 83", "rank 2", "epoch 1", "7 NaN", "loss nan at step 41") == []
-    assert episode.first.values == {"first_batch": 82.0, "last_batch": 83.0, "epoch": 1.0}
+    assert episode.first.values == {"first_batch": 82.0, "last_batch": 83.0, "epoch": 1.0, "bad_elements": 7.0}
 
 
 @pytest.mark.parametrize(("highest", "fires"), [(14.0, False), (16.0, True)])

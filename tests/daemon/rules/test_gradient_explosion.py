@@ -7,8 +7,8 @@ import pytest
 from caboose_daemon.config import Config
 from caboose_daemon.offline.replay.logs import Column, Log
 from caboose_daemon.offline.replay.player import play
-from caboose_daemon.steps.view import JobView
-from support.curves import Float64, Watch, cosine, falling, flat, noisy, views
+from caboose_daemon.steps.view import MOVING_OBJECTIVE, JobView
+from support.curves import VISIBLE, Float64, Watch, cosine, falling, flat, noisy, views
 from support.scenario import INF, NAN, heavy_tailed
 from support.seeds import seeds
 from support.summaries import lacks
@@ -95,6 +95,14 @@ def test_a_norm_that_grows_as_the_run_begins_to_learn_is_a_note() -> None:
     assert watch(values, noisy(learns, 0.01)).only().worst.severity == "info"
     assert watch(values, noisy(flat(140, 3.44), 0.01)).only().worst.severity == "critical"
     assert watch(values, noisy(learns[::-1].copy(), 0.01)).only().worst.severity == "critical", "it gets worse"
+
+
+def test_where_the_objective_moves_a_norm_alone_never_pages() -> None:
+    """A target network is copied: the targets, and with them the gradients, are others at once."""
+    values = norms(*[200.0] * 100, before=100, noise=0.05)
+    moving = views(noisy(flat(200, 0.01), 0.05), values, visible=VISIBLE | {MOVING_OBJECTIVE})
+
+    assert Watch("gradient_explosion").over(moving).only().worst.severity == "warning"
 
 
 def test_is_never_more_urgent_than_configured() -> None:

@@ -32,6 +32,8 @@ class InputNotFinite(Cause):
             many = f"{bad:,.0f} elements of the batch" if bad else "elements of the batch"
             where = f" on rank {finding.ranks[0]}" if finding.ranks else ""
             yield supports(DECISIVE, f"{many}{where} were not finite at step {finding.onset_step:,}")
+        elif seen := case.most("bad_batch", "bad_elements"):
+            yield supports(DECISIVE, f"a batch had {seen:,.0f} elements that were not finite")
         elif bad == 0 and model_facts.has_real_targets(case) and not finding.values.get("loss_is_infinite"):
             yield supports(FAIR, f"the inputs of step {finding.onset_step:,} were finite; its real targets may not be")
         elif bad == 0:

@@ -50,7 +50,9 @@ class OutlierBatch(Cause):
             yield opposes(STRONG, f"a rank's loss stayed near {parted.low:.3g} for several steps: not one batch")
         if (left := curves.validation_left(case)) is not None:
             yield opposes(STRONG, f"validation stays at {left[1]:.3g} since, from {left[0]:.3g}: not one batch")
-        if case.found("bad_batch"):
+        if case.found("non_finite") and case.most("bad_batch", "bad_elements"):
+            yield opposes(STRONG, "its elements are not finite, and the loss was not either")
+        elif case.found("bad_batch"):
             yield supports(STRONG, "the batch itself is bad: see bad_batch")
         if spike is not None:
             points = (spike.last.step - spike.first.onset_step) // case.gap + 1
