@@ -4,6 +4,7 @@
     make bench-randomised ARGS=--resume           # continues an interrupted measurement
     make bench-randomised ARGS=--rejudge          # judges the recorded runs again, without training
     python bench/randomised.py --half tune --failures
+    python bench/randomised.py --half held --again "again " --results build/again    # other draws than the fixed ones
 
 Half of the draws (`tune`) may be looked at to mend rules; the other half (`held`) is only reported. Runs are recorded,
 so a change of the rules is judged in minutes.
@@ -39,6 +40,7 @@ def main() -> int:
     parser.add_argument("--half", choices=("tune", "held"), help="only draws of this half, and their twins")
     parser.add_argument("--loops", help="only draws in these loops, such as plain,amp")
     parser.add_argument("--limit", type=int, help="only so many draws, in the fixed mixed order")
+    parser.add_argument("--again", default="", help="other draws, by any text: what nobody has looked at")
     parser.add_argument("--slots", type=int, default=num_slots(), help="processes that train at the same time")
     parser.add_argument("--failures", action="store_true", help="list the failures of the tune half")
     parser.add_argument("--fit", action="store_true", help="the constants of diagnosis/calibration.py on these runs")
@@ -56,7 +58,7 @@ def main() -> int:
         _train([draw for draw in chosen if draw.id not in known or not options.resume], results, options.slots, console)
         known = results.load()
     judged = [judge(draw, known[draw.id], known.get(draw.base)) for draw in chosen if draw.id in known]
-    text = page(judged, len(draws()), fingerprint())
+    text = page(judged, len(draws(options.again)), fingerprint())
     if options.output is not None:
         _replace(options.output, text)
     console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -70,7 +72,8 @@ def main() -> int:
 
 def _chosen(options: argparse.Namespace) -> list[Draw]:
     """What is measured, twins included, in the mixed order."""
-    some = [draw for draw in draws() if options.half is None or (draw.disease and draw.half == options.half)]
+    every = draws(options.again)
+    some = [draw for draw in every if options.half is None or (draw.disease and draw.half == options.half)]
     if options.loops:
         some = [draw for draw in some if draw.loop in options.loops.split(",")]
     if options.names:
@@ -78,7 +81,7 @@ def _chosen(options: argparse.Namespace) -> list[Draw]:
         if not some:
             sys.exit(f"no draw or disease named {', '.join(options.names)}")
     mixed = in_mixed_order(some)[: options.limit]
-    return in_mixed_order(with_twins(mixed))
+    return in_mixed_order(with_twins(mixed, every))
 
 
 def _train(wanted: list[Draw], results: Results, slots: int, console: Console) -> None:

@@ -28,7 +28,7 @@ import recording
 from caboose_daemon.ops.processes import READY_SECONDS, ProcessError, end, start, tail
 from caboose_daemon.out.api.client import Client, ClientError
 from caboose_drills import randomised
-from caboose_drills.randomised.draw import Draw, draws
+from caboose_drills.randomised.draw import Draw
 
 CHUNK = 14
 PREFIX = "draw"
@@ -238,10 +238,10 @@ def in_mixed_order(chosen: Sequence[Draw]) -> list[Draw]:
     return sorted(chosen, key=lambda draw: hashlib.sha256(f"order {draw.id}".encode()).digest())
 
 
-def with_twins(chosen: Sequence[Draw]) -> list[Draw]:
-    """These draws and their healthy twins."""
+def with_twins(chosen: Sequence[Draw], every: Sequence[Draw]) -> list[Draw]:
+    """These draws and their healthy twins, which are among these."""
     needed = {draw.base for draw in chosen} | {draw.id for draw in chosen}
-    return [draw for draw in draws() if draw.id in needed]
+    return [draw for draw in every if draw.id in needed]
 
 
 def _parsed(line: bytes) -> dict[str, Any]:

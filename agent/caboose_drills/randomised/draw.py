@@ -68,14 +68,14 @@ def half(name: str) -> str:
     return "tune" if hashlib.sha256(f"half {name}".encode()).digest()[0] % 2 else "held"
 
 
-def bases() -> list[Draw]:
-    """The healthy runs."""
-    return [_base(family, number) for family in FAMILIES for number in range(BASES_PER_FAMILY)]
+def bases(again: str = "") -> list[Draw]:
+    """The healthy runs; `again` makes others, from other random numbers."""
+    return [_base(family, number, again) for family in FAMILIES for number in range(BASES_PER_FAMILY)]
 
 
-def _base(family: str, number: int) -> Draw:
+def _base(family: str, number: int, again: str) -> Draw:
     name = f"{family}-{number:02d}"
-    rng = random.Random(f"base {name}")
+    rng = random.Random(f"{again}base {name}")
     loops = DRAWN_LOOPS.get(family, LOOPS)
     loop = loops[(number + FAMILIES.index(family)) % len(loops)] if number < 2 * len(LOOPS) else rng.choice(loops)
     optimizers = [o for o in OPTIMIZERS if family not in NEEDS_ADAPTIVE or o not in ("sgd", "momentum")]
@@ -105,18 +105,18 @@ def _base(family: str, number: int) -> Draw:
     )
 
 
-def diseased() -> list[Draw]:
-    """The runs with a disease, `DRAWS` of each."""
-    pool = bases()
-    return [_diseased(disease, number, pool) for disease in DISEASES for number in range(DRAWS)]
+def diseased(again: str = "") -> list[Draw]:
+    """The runs with a disease, `DRAWS` of each; `again` as for `bases`."""
+    pool = bases(again)
+    return [_diseased(disease, number, pool, again) for disease in DISEASES for number in range(DRAWS)]
 
 
-def _diseased(disease: Disease, number: int, pool: list[Draw]) -> Draw:
+def _diseased(disease: Disease, number: int, pool: list[Draw], again: str) -> Draw:
     name = f"{disease.name}-{number:02d}"
-    rng = random.Random(f"draw {name}")
+    rng = random.Random(f"{again}draw {name}")
     fitting = [base for base in pool if _fits(disease, base)]
     families = sorted(
-        {base.family for base in fitting}, key=lambda family: random.Random(f"{disease.name} {family}").random()
+        {base.family for base in fitting}, key=lambda family: random.Random(f"{again}{disease.name} {family}").random()
     )
     wanted = families[number % len(families)]
     base = rng.choice([base for base in fitting if base.family == wanted])
@@ -138,6 +138,6 @@ def _fits(disease: Disease, base: Draw) -> bool:
     return disease.variant != "warm_up" or base.schedule == "warmup_cosine"
 
 
-def draws() -> list[Draw]:
-    """Every run: the healthy bases, then the diseased ones."""
-    return [*bases(), *diseased()]
+def draws(again: str = "") -> list[Draw]:
+    """Every run: the healthy bases, then the diseased ones; `again` as for `bases`."""
+    return [*bases(again), *diseased(again)]
