@@ -182,7 +182,7 @@ class GradientExplosion(Rule[GradientExplosionConfig]):
         if loss is not None:
             self._progress.observe(loss, view)
             self._losses.append(loss)
-            self._is_solved = not self._progress.is_signed and loss < SOLVED * self._progress.first
+            self._is_solved = not self._progress.is_signed and median(self._losses) < SOLVED * self._progress.first
 
     def _is_loss_high(self, loss: float | None) -> bool:
         if loss is None:

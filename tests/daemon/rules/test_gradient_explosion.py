@@ -97,6 +97,18 @@ def test_a_norm_that_grows_as_the_run_begins_to_learn_is_a_note() -> None:
     assert watch(values, noisy(learns[::-1].copy(), 0.01)).only().worst.severity == "critical", "it gets worse"
 
 
+def test_one_wrong_sample_of_a_solved_task_is_a_note() -> None:
+    """Its batch has a loss and a gradient many times the usual ones, which are those of hardly any error."""
+    losses = np.concatenate([falling(300, 1.6, 1e-3, 30), [0.03], flat(20, 1e-3)])
+    values = norms(30.0, before=300, after=20, noise=0.05, level=0.03)
+
+    assert watch(values, losses).only().worst.severity == "info"
+    assert (
+        watch(values, np.concatenate([falling(300, 1.6, 0.2, 30), [0.9], flat(20, 0.2)])).only().worst.severity
+        == "warning"
+    )
+
+
 def test_where_the_objective_moves_a_norm_alone_never_pages() -> None:
     """A target network is copied: the targets, and with them the gradients, are others at once."""
     values = norms(*[200.0] * 100, before=100, noise=0.05)
