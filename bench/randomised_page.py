@@ -19,7 +19,8 @@ def page(judged: Sequence[Judged], num_drawn: int, fingerprint: str) -> str:
     well = [one for one in judged if not one.draw.disease]
     lines = [
         f"Measured: {len(ill)} runs with a disease and {len(well)} healthy twins, of {num_drawn} drawn "
-        f"(generator {fingerprint}). The rules were tuned on the `tune` half first; the other has been looked at since.",
+        f"(generator {fingerprint}). The rules were tuned on the `tune` half first; the other has been looked at "
+        "since.",
         "",
         *_table([_HEAD, *(_row(half, [o for o in ill if o.draw.half == half]) for half in HALVES), _row("both", ill)]),
         "",

@@ -99,14 +99,13 @@ def test_a_norm_that_grows_as_the_run_begins_to_learn_is_a_note() -> None:
 
 def test_one_wrong_sample_of_a_solved_task_is_a_note() -> None:
     """Its batch has a loss and a gradient many times the usual ones, which are those of hardly any error."""
-    losses = np.concatenate([falling(300, 1.6, 1e-3, 30), [0.03], flat(20, 1e-3)])
     values = norms(30.0, before=300, after=20, noise=0.05, level=0.03)
 
-    assert watch(values, losses).only().worst.severity == "info"
-    assert (
-        watch(values, np.concatenate([falling(300, 1.6, 0.2, 30), [0.9], flat(20, 0.2)])).only().worst.severity
-        == "warning"
-    )
+    def run(level: float, odd: float) -> Watch:
+        return watch(values, noisy(np.concatenate([falling(300, 1.6, level, 20), [odd], flat(20, level)]), 0.3))
+
+    assert run(1e-3, 0.03).only().worst.severity == "info"
+    assert run(0.2, 0.9).only().worst.severity == "warning"
 
 
 def test_where_the_objective_moves_a_norm_alone_never_pages() -> None:
