@@ -39,7 +39,6 @@ NOT_IN_THE_REAL_RUN = {
     **{f"caboose_{of}_dead_units_ratio": "it has no ReLU" for of in ("layer", "depth", "worst_layer")},
     **{f"caboose_{of}_saturated_units_ratio": "nor a sigmoid" for of in ("layer", "depth", "worst_layer")},
     **{f"caboose_{of}_{name}": "no experts" for of in ("layer", "worst_layer") for name in ROUTERS},
-    **{f"caboose_{of}_attention_logit": "no attention" for of in ("layer", "worst_layer")},
 }
 """Series that the small real job does not have, and why. It also has no non-finite step and no rollback."""
 every_query = pytest.mark.parametrize("query", ALL, ids=str)

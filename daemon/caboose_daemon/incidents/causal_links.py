@@ -27,6 +27,8 @@ STANDS_STILL = frozenset({"not_learning", "plateau", "underfitting"})
 
 IN_VALIDATION = frozenset({"overfitting", "generalisation_gap", "metric_divergence"})
 """Rules that compare the validation with the training: both change when the run does."""
+WORSE_VALIDATION = frozenset({"overfitting", "generalisation_gap"})
+"""Those that see it get worse. An evaluation that contradicts itself does so whatever breaks."""
 
 IN_LAYERS = frozenset({"dead_units", "saturation", "activation_collapse", "gradient_vanishing"})
 """Rules about layers: what keeps a run from learning shows there, whenever a sample finds it."""
@@ -67,10 +69,10 @@ CONSEQUENCES: Mapping[str, frozenset[str]] = {
     | {"clipping", "loss_scale_collapse", "activation_collapse", "dead_units", "saturation", "oscillation"},
     "non_finite": BREAKS | {"loss_scale_collapse", "bad_batch", "not_learning", "frozen_parameters", "plateau"},
     "loss_spike": BREAKS
-    | IN_VALIDATION
+    | WORSE_VALIDATION
     | {"oscillation", "activation_collapse", "dead_units", "saturation", "plateau"},
     "divergence": BREAKS
-    | IN_VALIDATION
+    | WORSE_VALIDATION
     | {"oscillation", "dead_units", "saturation", "activation_collapse", "clipping", "plateau"},
     "clipping": STANDS_STILL | {"lr_too_low"},
     "batch_size": STANDS_STILL | {"oscillation", "lr_too_low"},
