@@ -35,7 +35,7 @@ def test_a_gradient_that_jumps_with_its_target_is_a_note_and_one_that_stays_high
 
     assert story(8, 95.0) == "info", "a copied target network"
     assert story(60, 20.0) == "warning"
-    assert story(30, 300.0) == "critical"
+    assert story(30, 300.0) == "warning", "a norm alone never pages there: so jumps a healthy run at its first target"
 
 
 def test_a_policy_whose_loss_is_exactly_zero_expected_what_it_got() -> None:
