@@ -58,9 +58,10 @@ class ForwardWatch:
             return False
         watched = set(map(id, self.modules))
         inside = [m for w in self._levels[-1] for m in _called_inside(w.module, held) if id(m) not in watched]
+        inside = _outermost(inside)
         self._is_empty_inside = not 0 < len(inside) <= MAX_WATCHES
         if not self._is_empty_inside:
-            self._levels.append(self._watch(list(dict.fromkeys(inside))))
+            self._levels.append(self._watch(inside))
         return not self._is_empty_inside
 
     def settle(self, called: torch.nn.Module) -> None:
@@ -85,3 +86,9 @@ def _called_inside(module: torch.nn.Module, held: Set[int]) -> Iterator[torch.nn
             yield from _called_inside(child, held)
         elif any(id(p) in held for p in child.parameters()):
             yield child
+
+
+def _outermost(modules: Sequence[torch.nn.Module]) -> list[torch.nn.Module]:
+    """Those that are in no other one: a part may have a second name beside the whole."""
+    parts = {id(part) for module in modules for part in module.modules() if part is not module}
+    return [module for module in dict.fromkeys(modules) if id(module) not in parts]

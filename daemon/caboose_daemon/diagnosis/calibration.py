@@ -9,8 +9,8 @@ logistic curve of two constants, fitted on runs with a known fault that no rule 
 
     python bench/randomised.py --half tune --report --fit     # on results as they were recorded, without calibration
 
-Of two causes that are alike at most one is right, so the first has no more than its share of their squares: on the
-runs, a cause with twice the belief of the second was right in four of five. The others and
+Of two causes that are alike at most one is right, so the first has no more than its share of the squares of both: with
+its plain share of the two it was right more often than it said. The others and
 the unknown share the rest as before. Where the unknown has more of the belief than any cause, no cause is named, and
 nothing is changed. Nor is it for faults of processes and replicas, which were not measured.
 """

@@ -104,6 +104,18 @@ def test_modules_in_a_list_inside_one_that_is_never_called_are_watched(attach: A
     assert (arrays["activation_std"] >= 0).sum() == 2
 
 
+def test_a_part_with_a_second_name_beside_the_whole_is_not_watched_twice(attach: Attach, listening: Collector) -> None:
+    """As where a LightningModule keeps `self.model`, and `self.backbone = self.model.backbone`."""
+    model = Container()
+    model.backbone = model.net[0]
+    optimizer = torch.optim.SGD(model.net.parameters(), lr=0.1)
+    monitor = attach(model, optimizer, endpoint=listening.endpoint, sampling=1)
+    for _ in range(2):
+        step(model.net, optimizer, monitor)
+    arrays = listening.wait_for(StepReport, 2)[-1].arrays
+    assert (arrays["activation_std"] >= 0).sum() == 2, "both layers, in one forward"
+
+
 def test_once_the_outer_module_is_called_those_inside_it_are_not_watched(attach: Attach, listening: Collector) -> None:
     model = Container()
     optimizer = torch.optim.SGD(model.net.parameters(), lr=0.1)
